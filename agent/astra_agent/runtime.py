@@ -1,0 +1,210 @@
+"""
+The port between slots and what runs containers. `astra_agent.containerd` is the real adapter, `tests/fakes` has the
+other one; both pass `tests/contract/test_runtime.py`.
+
+The words of containerd (snapshot, lease, task, shim) stop at the adapter. A *container* here is one attempt of one slot:
+its ID is `<slot>-a<attempt>`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeFacts:
+    """What the runtime is and lacks. *findings* are sentences for `astra doctor`, each with its fix."""
+
+    version: str
+    cgroup_version: Literal[1, 2]
+    memlock_unlimited: bool
+    """Whether a container's RLIMIT_MEMLOCK can be raised to unlimited."""
+    findings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ImageConfig:
+    """What an image brings along. For `host`: empty, but for a PATH."""
+
+    env: Mapping[str, str] = field(default_factory=dict)
+    entrypoint: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    working_dir: str = "/"
+    user: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedImage:
+    """An image that is unpacked on this machine. *handle* means something to the adapter only; it survives restarts."""
+
+    reference: str
+    handle: str
+    config: ImageConfig
+
+
+@dataclass(frozen=True, slots=True)
+class BindMount:
+    source: str
+    target: str
+    read_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerPlan:
+    """All that the adapter needs to create one container: complete, nothing is looked up or merged any more."""
+
+    id: str
+    labels: Mapping[str, str]
+    image: PreparedImage
+    args: tuple[str, ...]
+    env: Mapping[str, str]
+    working_dir: str
+    hostname: str
+    log_path: str
+    """stdout and stderr, appended to one file."""
+    netns: str
+    """Path of the network namespace to join."""
+    cgroup_path: str
+    """Absolute in the cgroup hierarchy, one for each container."""
+    mounts: tuple[BindMount, ...] = ()
+    uid: int = 0
+    gid: int = 0
+    groups: tuple[int, ...] = ()
+    cpu_cores: float = 0.0
+    memory_bytes: int = 0
+    shm_bytes: int = 0
+    """0: the adapter's default, half of the memory."""
+    spec_edits: Callable[[dict[str, object]], dict[str, object]] | None = None
+    """Attachments: a pure change of the OCI spec, applied last."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExitStatus:
+    """How a container ended. *code* None: it ended, how is not known."""
+
+    code: int | None
+    oom: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerStatus:
+    state: Literal["absent", "created", "running", "stopped"]
+    exit: ExitStatus | None = None
+    """Set when stopped."""
+    pid: int = 0
+    """Of the container's first process on the machine; 0 when it has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundContainer:
+    id: str
+    labels: Mapping[str, str]
+    status: ContainerStatus
+
+
+class ExecSession(Protocol):
+    """One `exec` in a running container. Closing it kills what still runs of it."""
+
+    def output(self) -> AsyncIterator[tuple[Literal[1, 2], bytes]]:
+        """Pieces of standard output (1) and standard error (2; never with a terminal), until both end."""
+        ...
+
+    async def write(self, data: bytes) -> None: ...
+
+    async def close_stdin(self) -> None: ...
+
+    async def resize(self, width: int, height: int) -> None: ...
+
+    async def wait(self) -> int:
+        """Exit code of the process."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Images(Protocol):
+    async def prepare(
+        self, reference: str, auth: tuple[str, str] | None, progress: Callable[[str], None]
+    ) -> PreparedImage:
+        """
+        Pull (or read) and unpack; at once when it is there already. *progress* gets short sentences.
+
+        Raises:
+            InvalidRequest: no such image, credentials refused, an archive that is none, a reference that is none.
+            Unavailable: the registry does not answer. May be tried again.
+            HostFault: the disk is full, or unpacking fails.
+        """
+        ...
+
+    async def check_command(
+        self, image: PreparedImage, args: tuple[str, ...], path: str, working_dir: str, user: str,
+        mounts: tuple[BindMount, ...] = (),
+    ) -> tuple[int, int, tuple[int, ...]]:
+        """
+        See that ``args[0]`` is there in the image (or in one of *mounts*) and may be executed, looked up along *path*;
+        resolve *user* (`uid[:gid]`, a name, or empty for root) by the image's passwd and group files.
+
+        Returns: uid, gid, additional gids.
+        Raises:
+            InvalidRequest: `command "x" is not in image "y": …`, `… is not executable`, `user "x" is not in …`.
+        """
+        ...
+
+
+class Containers(Protocol):
+    async def probe(self) -> RuntimeFacts:
+        """Raises: Unavailable when the runtime does not answer; HostFault when it can't serve (too old, no overlay)."""
+        ...
+
+    async def create(self, plan: ContainerPlan) -> None:
+        """
+        Create; the program waits before its first instruction. Idempotent: a container with this ID and these labels is
+        left as it is. Never cancelled half way by the caller's cancellation.
+
+        Raises: InvalidRequest (what the user asked for can't be made), Unavailable, HostFault.
+        """
+        ...
+
+    async def start(self, container: str) -> None:
+        """Start a created container. A running or stopped one is left as it is, never started a second time."""
+        ...
+
+    async def status(self, container: str) -> ContainerStatus: ...
+
+    async def wait(self, container: str) -> ExitStatus:
+        """
+        Returns when the container has stopped, at once when it already has, also for a created one that is killed.
+        Survives restarts of the runtime. An absent container gives ``ExitStatus(None)``.
+        """
+        ...
+
+    async def terminate(self, container: str) -> None:
+        """
+        Ask the container's processes to end: SIGTERM to each process that has a handler for it, closest to the first
+        one, and to everything else that no such process looks after. Absent or stopped: nothing happens.
+        """
+        ...
+
+    async def kill(self, container: str) -> None:
+        """SIGKILL to every process of the container. Absent or stopped: nothing happens."""
+        ...
+
+    async def processes(self, container: str) -> tuple[int, ...]:
+        """Process IDs that are still in the container's cgroup; also when the runtime itself no longer knows it."""
+        ...
+
+    async def remove(self, container: str) -> None:
+        """Clean everything of this container, running or not, whatever is left of it. Idempotent."""
+        ...
+
+    async def list(self) -> tuple[FoundContainer, ...]:
+        """Every container of this machine's agent, with its labels."""
+        ...
+
+    async def exec(
+        self, container: str, args: tuple[str, ...], tty: bool, stdin: bool, width: int, height: int
+    ) -> ExecSession:
+        """Raises: NotFound when it is not running; InvalidRequest when there is no such program in it."""
+        ...

@@ -1,0 +1,333 @@
+"""
+What crosses the agent's borders: the models of its unix socket and of its link to the coordinator.
+
+Other parts may import this module of the agent and no other. Every model is frozen and refuses unknown fields, so a
+newer or older peer is found out at the first message, by `PROTOCOL` in the hello, not by a field that was dropped.
+All durations are seconds, all sizes bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+PROTOCOL = 1
+
+SlotId = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
+
+
+class Wire(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+# What a machine has -----------------------------------------------------------------------------------------------
+
+
+class GpuFacts(Wire):
+    index: int
+    uuid: str
+    memory_bytes: int = 0
+
+
+class PortFacts(Wire):
+    """A network port that training may use."""
+
+    name: str
+    tier: Literal["infiniband", "rdma", "ethernet"]
+    gbps: float
+    up: bool = True
+
+
+class MachineFacts(Wire):
+    """
+    What a machine offers. *domains* names, for each tier above `machine`, the domain that this machine is in: machines
+    with the same tier and domain name reach each other over it.
+    """
+
+    name: str
+    address: str
+    cpu_cores: float
+    memory_bytes: int
+    gpus: tuple[GpuFacts, ...] = ()
+    ports: tuple[PortFacts, ...] = ()
+    domains: dict[Literal["nvlink", "infiniband", "rdma", "ethernet"], str] = {}
+    drives: tuple[str, ...] = ()
+    slot_network: Literal["host", "own"] = "host"
+    out_of_use: str | None = None
+    """A sentence when no new slot may come here, such as a process that does not die; else None."""
+
+
+# Slots -------------------------------------------------------------------------------------------------------------
+
+
+class RunRef(Wire):
+    workspace: str
+    name: str
+    uid: str
+    """Tells two runs of one name apart; set once by the coordinator."""
+
+
+class DriveMount(Wire):
+    """A drive of the cluster, by name; where it lies on this machine is the agent's configuration."""
+
+    name: str
+    mount_path: str
+    read_only: bool = False
+
+
+class RegistryAuth(Wire):
+    username: str
+    password: str
+
+
+class SlotRequest(Wire):
+    """A worker's place on a machine, asked for by an engine (through the driver on Nomad). Idempotent by *slot*."""
+
+    slot: SlotId
+    run: RunRef
+    worker: str
+    """The worker's name, `<run>-<rank>`: host name of its container."""
+    image: str
+    """`host`, an image reference, or `oci-archive:/path.tar`."""
+    command: tuple[str, ...] = ()
+    """Program and arguments; empty: the image's own entrypoint and command."""
+    args: tuple[str, ...] = ()
+    """With an empty *command*: arguments for the image's entrypoint, instead of its command."""
+    env: dict[str, str] = {}
+    """The user's own variables: they win over the image's and over every one that Astraeus sets."""
+    drives: tuple[DriveMount, ...] = ()
+    cpu_cores: float = 0.0
+    """0: no limit."""
+    memory_bytes: int = 0
+    """0: no limit."""
+    gpus: tuple[int, ...] = ()
+    """Indexes of this machine's GPUs, exclusively this slot's."""
+    shm_bytes: int = 0
+    """Size of /dev/shm; 0: half of the memory limit, or of the machine's memory without one."""
+    stop_grace_s: float = 30.0
+    """From SIGTERM to SIGKILL."""
+    user: str | None = None
+    """`uid[:gid]` or a name of the image; None: the image's."""
+    working_dir: str | None = None
+    registry_auth: RegistryAuth | None = None
+
+
+AttemptState = Literal["arming", "armed", "running", "stopping", "exited"]
+SlotPhase = Literal["preparing", "ready", "failed", "finished"]
+Fault = Literal["user", "machine"]
+"""Whose fault a failure is: the user's (an image or command that is not there) or the machine's."""
+
+
+class AttemptStatus(Wire):
+    attempt: int
+    state: AttemptState
+    code: int | None = None
+    """Exit code, 128 + n for a program killed by signal n; None until exited, and when *code_unknown*."""
+    code_unknown: bool = False
+    """It ended while nobody could see how: neither success nor a code."""
+    oom: bool = False
+    detail: str = ""
+
+
+class SlotStatus(Wire):
+    """The whole of what an agent knows of a slot. A report carries it; so do the hello and the socket's answers."""
+
+    slot: SlotId
+    run: RunRef
+    worker: str
+    phase: SlotPhase
+    detail: str = ""
+    """A sentence: what it is doing (`Pulling busybox:1.36: 43 %`), or why it failed."""
+    fault: Fault | None = None
+    """Set with phase `failed`, and when an attempt failed to arm or to start."""
+    address: str | None = None
+    """Where peers reach this worker; set from `ready` on."""
+    port: int | None = None
+    """A TCP port, from 29500 up, that nothing on this machine uses and that is held for this slot; from `ready` on."""
+    term: int = 0
+    attempts: tuple[AttemptStatus, ...] = ()
+    """In order of attempt. Ended attempts stay until the slot is finished, the last few of them."""
+    arm_failed: int | None = None
+    """The attempt that could not be armed or started; *detail* and *fault* say why."""
+    stuck: str | None = None
+    """A sentence while a process of an old attempt does not die: `process 4711 of llama-1 does not die (…)`."""
+
+
+# Link: coordinator to agent -----------------------------------------------------------------------------------------
+
+
+class Arm(Wire):
+    """Create attempt *attempt* in the slot and let it wait before its first instruction. Older ones may still run."""
+
+    kind: Literal["arm"] = "arm"
+    slot: SlotId
+    term: int
+    attempt: int
+    env: dict[str, str]
+    hosts: dict[str, str]
+    """Names to addresses, for the container's /etc/hosts."""
+
+
+class Start(Wire):
+    kind: Literal["start"] = "start"
+    slot: SlotId
+    term: int
+    attempt: int
+
+
+class Stop(Wire):
+    """Stop this attempt and every older one: SIGTERM, *grace_s*, SIGKILL."""
+
+    kind: Literal["stop"] = "stop"
+    slot: SlotId
+    term: int
+    attempt: int
+    grace_s: float
+
+
+class Finish(Wire):
+    """The slot ends: stop what still runs, clean, and answer the engine's wait with *code*."""
+
+    kind: Literal["finish"] = "finish"
+    slot: SlotId
+    term: int
+    code: int
+    reason: str = ""
+
+
+Directive = Annotated[Arm | Start | Stop | Finish, Field(discriminator="kind")]
+
+
+class DirectiveMessage(Wire):
+    kind: Literal["directive"] = "directive"
+    directive: Directive
+
+
+class Welcome(Wire):
+    kind: Literal["welcome"] = "welcome"
+    term: int
+    protocol: int = PROTOCOL
+    disconnect_limit_s: float
+    """Without an answer from the coordinator for this long, the agent stops its gang workers by itself."""
+
+
+class LeaseAck(Wire):
+    kind: Literal["lease_ack"] = "lease_ack"
+    n: int
+
+
+class ReportAck(Wire):
+    kind: Literal["report_ack"] = "report_ack"
+    seq: int
+
+
+class OpenStream(Wire):
+    """Asks the agent to dial `GET /v1/agents/streams/<stream>` (a WebSocket) and to serve the request on it."""
+
+    kind: Literal["open_stream"] = "open_stream"
+    stream: str
+    request: LogsRequest | ExecRequest = Field(discriminator="kind")
+
+
+class LogsRequest(Wire):
+    """The agent sends binary messages with the log's bytes and closes at its end."""
+
+    kind: Literal["logs"] = "logs"
+    slot: SlotId
+    attempt: int | None = None
+    """None: the newest."""
+    follow: bool = False
+    """Go on until the attempt has ended and all its output is sent."""
+    tail_bytes: int | None = None
+
+
+class ExecRequest(Wire):
+    """
+    Binary messages: towards the agent standard input, from it one byte (1 stdout, 2 stderr) and then output.
+    Text messages: towards the agent `Resize` or `StdinEnd`, from it one `ExecExit`, then it closes.
+    """
+
+    kind: Literal["exec"] = "exec"
+    slot: SlotId
+    command: tuple[str, ...]
+    tty: bool = False
+    stdin: bool = False
+    width: int = 80
+    height: int = 24
+
+
+class Resize(Wire):
+    kind: Literal["resize"] = "resize"
+    width: int
+    height: int
+
+
+class StdinEnd(Wire):
+    kind: Literal["stdin_end"] = "stdin_end"
+
+
+class ExecExit(Wire):
+    kind: Literal["exec_exit"] = "exec_exit"
+    code: int
+    error: str = ""
+
+
+ToAgent = Annotated[Welcome | LeaseAck | ReportAck | DirectiveMessage | OpenStream, Field(discriminator="kind")]
+
+
+# Link: agent to coordinator -----------------------------------------------------------------------------------------
+
+
+class Hello(Wire):
+    """First message on a link, with everything the agent knows: the coordinator has missed nothing after it."""
+
+    kind: Literal["hello"] = "hello"
+    protocol: int = PROTOCOL
+    version: str
+    boot: str
+    """Changes when the machine boots: slots of an earlier boot are gone."""
+    facts: MachineFacts
+    slots: tuple[SlotStatus, ...]
+
+
+class Lease(Wire):
+    """Sent every fifth of the disconnect limit. The agent counts from when it sent the last one that was answered."""
+
+    kind: Literal["lease"] = "lease"
+    n: int
+
+
+class Report(Wire):
+    """Sent again, in order, after a reconnect until it is acknowledged."""
+
+    kind: Literal["report"] = "report"
+    seq: int
+    status: SlotStatus
+
+
+class SlotGone(Wire):
+    """A directive named a slot that this agent does not have (any more)."""
+
+    kind: Literal["slot_gone"] = "slot_gone"
+    slot: SlotId
+
+
+class FactsChanged(Wire):
+    kind: Literal["facts"] = "facts"
+    facts: MachineFacts
+
+
+class Refused(Wire):
+    """A directive that is older than what the agent has seen (rule 4); told for the coordinator's log."""
+
+    kind: Literal["refused"] = "refused"
+    slot: SlotId
+    reason: str
+
+
+ToCoordinator = Annotated[
+    Hello | Lease | Report | SlotGone | FactsChanged | Refused, Field(discriminator="kind")
+]
+
+OpenStream.model_rebuild()

@@ -1,0 +1,1 @@
+"""Names: a snapshot of names in, answers out, forwarding of everything else."""

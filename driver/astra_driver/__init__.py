@@ -1,0 +1,1 @@
+"""Nomad's door: a task driver and a device plugin that translate to the agent's unix socket."""

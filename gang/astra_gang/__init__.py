@@ -1,0 +1,1 @@
+"""The gang coordinator: spec, shape, placement, the gang state machine, engines, store and HTTP API."""

@@ -1,0 +1,99 @@
+"""What may happen to a run. Every event may come late, twice, or out of order; the core takes what still applies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from astra_gang.core.state import Assignment, AttemptSeen
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """The answer to `Place`: a machine for every rank that was asked for."""
+
+    reservation: int
+    assignments: tuple[Assignment, ...]
+    tier: str
+    domain: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotPlaced:
+    """The answer to `Place`. *reason* is one sentence with what would let it start."""
+
+    reservation: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """The engine holds every machine of the reservation, and has asked their agents to prepare the slots."""
+
+    reservation: int
+
+
+@dataclass(frozen=True, slots=True)
+class NotReserved:
+    """The engine could not get all of them; what it got must be given back."""
+
+    reservation: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SlotSeen:
+    """What an agent says of a slot, whole. *rev* grows with every report of a slot."""
+
+    slot: str
+    rev: int
+    phase: str
+    detail: str = ""
+    fault: str | None = None
+    address: str | None = None
+    port: int | None = None
+    attempts: tuple[AttemptSeen, ...] = ()
+    arm_failed: int | None = None
+    stuck: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SlotGone:
+    """The machine is there and does not have this slot (any more): it was booted, or its agent's state was removed."""
+
+    slot: str
+
+
+@dataclass(frozen=True, slots=True)
+class MachineLost:
+    """The machine has been cut off for longer than the disconnect limit: its agent has stopped its workers by itself."""
+
+    machine: str
+
+
+@dataclass(frozen=True, slots=True)
+class GivenBack:
+    """The engine has durably taken the slot back: it frees the machine's resources once its processes are gone."""
+
+    slot: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopAsked:
+    by: str = "the user"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterChanged:
+    """Machines came, or resources became free: a pending run may fit now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed; sent at `deadline(state)`."""
+
+
+Event = (
+    Placed | NotPlaced | Reserved | NotReserved | SlotSeen | SlotGone | MachineLost | GivenBack | StopAsked
+    | ClusterChanged | Tick
+)  # fmt: skip

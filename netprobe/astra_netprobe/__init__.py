@@ -1,0 +1,1 @@
+"""The network probe: plan of rounds, transports, measurements, verdict."""
