@@ -134,6 +134,8 @@ class SlotStatus(Wire):
     """The whole of what an agent knows of a slot. A report carries it; so do the hello and the socket's answers."""
 
     slot: SlotId
+    rev: int
+    """Grows with every change of this slot, across restarts of the agent: a receiver drops what is older."""
     run: RunRef
     worker: str
     phase: SlotPhase
