@@ -128,6 +128,8 @@ class AttemptStatus(Wire):
     """It ended while nobody could see how: neither success nor a code."""
     oom: bool = False
     detail: str = ""
+    fault: Fault | None = None
+    """`machine`: the agent ended it by itself, as when it was cut off for too long; it costs the user no budget."""
 
 
 class SlotStatus(Wire):

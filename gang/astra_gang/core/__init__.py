@@ -3,13 +3,13 @@ The gang core: a pure function from (state, event, now) to (state, decisions).
 
 No awaiting, no clock, no random, no I/O, no logging. `astra_gang.loop` alone feeds it, stores what it returns and acts.
 
-Two kinds of decisions. `Tell` is said once and stored together with the state. Everything else is *outstanding*: a pure
-function of the state (`outstanding(state)`), wanted until an event shows that it has happened, and safe to do twice. So a
-coordinator that starts again, an agent that comes back and a message that was lost all have one answer: do what is
-outstanding. There is no recovery path.
+Two kinds of decisions. `Tell` is said once and stored together with the state. Everything else is *outstanding*: a
+pure function of the state (`outstanding(state)`), wanted until an event shows that it has happened, and safe to do
+twice. So a coordinator that starts again, an agent that comes back and a message that was lost all have one answer: do
+what is outstanding. There is no recovery path.
 """
 
-from astra_gang.core.decisions import Arm, Decision, GiveBack, Place, Reserve, Start, Stop, Tell
+from astra_gang.core.decisions import Arm, Decision, GiveBack, Ignore, Place, Reserve, Start, Stop, Tell
 from astra_gang.core.events import (
     ClusterChanged,
     Event,
@@ -42,8 +42,41 @@ from astra_gang.core.state import (
 from astra_gang.core.step import deadline, outstanding, step
 
 __all__ = [
-    "Arm", "Assignment", "Attempt", "AttemptSeen", "ClusterChanged", "Decision", "Event", "GiveBack", "GivenBack",
-    "MachineLost", "Member", "NotPlaced", "NotReserved", "OnFailure", "Outcome", "Phase", "Place", "Placed", "Policy",
-    "Reserve", "Reserved", "RunState", "Slot", "SlotGone", "SlotSeen", "Start", "StartPolicy", "Stop", "StopAsked", "Tell",
-    "Tick", "Worker", "begin", "deadline", "outstanding", "step",
-]  # fmt: skip
+    "Arm",
+    "Assignment",
+    "Attempt",
+    "AttemptSeen",
+    "ClusterChanged",
+    "Decision",
+    "Event",
+    "GiveBack",
+    "GivenBack",
+    "Ignore",
+    "MachineLost",
+    "Member",
+    "NotPlaced",
+    "NotReserved",
+    "OnFailure",
+    "Outcome",
+    "Phase",
+    "Place",
+    "Placed",
+    "Policy",
+    "Reserve",
+    "Reserved",
+    "RunState",
+    "Slot",
+    "SlotGone",
+    "SlotSeen",
+    "Start",
+    "StartPolicy",
+    "Stop",
+    "StopAsked",
+    "Tell",
+    "Tick",
+    "Worker",
+    "begin",
+    "deadline",
+    "outstanding",
+    "step",
+]

@@ -78,4 +78,11 @@ class Tell:
     level: str = "info"
 
 
-Decision = Place | Reserve | Arm | Start | Stop | GiveBack | Tell
+@dataclass(frozen=True, slots=True)
+class Ignore:
+    """The event did not apply any more; for the coordinator's log only."""
+
+    reason: str
+
+
+Decision = Place | Reserve | Arm | Start | Stop | GiveBack | Tell | Ignore

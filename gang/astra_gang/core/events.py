@@ -66,7 +66,7 @@ class SlotGone:
 
 @dataclass(frozen=True, slots=True)
 class MachineLost:
-    """The machine has been cut off for longer than the disconnect limit: its agent has stopped its workers by itself."""
+    """The machine was cut off for longer than the disconnect limit: its agent has stopped its workers by itself."""
 
     machine: str
 

@@ -1,12 +1,12 @@
 """
-What the coordinator remembers of one run. Frozen throughout: a step makes a new state, a refused event leaves it as it was.
+What the coordinator remembers of one run. Frozen throughout: a step makes a new state, a refused event changes nothing.
 
 Times are seconds on the cluster's clock (`astra_gang.clock`), which never jumps.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 
@@ -94,8 +94,8 @@ class AttemptSeen:
     code_unknown: bool = False
     oom: bool = False
     detail: str = ""
-    since: float = 0.0
-    """When the coordinator heard of this state."""
+    fault: str | None = None
+    """`machine`: the agent ended it by itself, as when it was cut off; it costs no budget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +208,10 @@ class RunState:
     """Machines that failed this run, each with the time until which it is left out."""
     faults: int = 0
     """Attempts in a row that failed before they ran, by faults of machines."""
+    late_swapped: bool = False
+    """Late workers have been swapped at this barrier once; the next time every worker is requeued."""
+    charged: int | None = None
+    """The rank whose failure led to this attempt: paid back when it turns out that a machine was lost."""
     attempts: tuple[Attempt, ...] = ()
     """The record, oldest first; the last `ATTEMPTS_KEPT`."""
     outcome: Outcome | None = None
@@ -223,9 +227,7 @@ class RunState:
 ATTEMPTS_KEPT = 64
 
 
-def begin(
-    *, workspace: str, name: str, uid: str, policy: Policy, workers: tuple[Worker, ...], now: float
-) -> RunState:
+def begin(*, workspace: str, name: str, uid: str, policy: Policy, workers: tuple[Worker, ...], now: float) -> RunState:
     """
     A run that has just been submitted: Pending, and a placement is outstanding.
 
@@ -239,7 +241,7 @@ def begin(
         name=name,
         uid=uid,
         policy=policy,
-        workers=workers,
+        workers=tuple(replace(worker, attempt=0) for worker in workers),
         submitted_at=now,
         phase_since=now,
         members=tuple(worker.rank for worker in workers),

@@ -1,0 +1,60 @@
+"""Which decisions a state wants: a pure reading of it, in one order, so that two readings are equal."""
+
+from __future__ import annotations
+
+from astra_gang.core.decisions import Arm, Decision, GiveBack, Place, Reserve, Start, Stop
+from astra_gang.core.slots import any_alive, attempt_in, is_armed, is_usable, old_alive
+from astra_gang.core.state import Outcome, Phase, RunState, Slot, Worker
+
+_CODES = {Outcome.COMPLETED: 0, Outcome.FAILED: 1, Outcome.STOPPED: 143}
+
+
+def outstanding(state: RunState) -> tuple[Decision, ...]:
+    """
+    Everything that is wanted and not known to be done: what a coordinator does that has just started, or that has
+    waited long enough for an answer.
+    """
+    wanted: list[Decision] = []
+    if state.wants_place:
+        wanted.append(_place(state))
+    if state.assignments:
+        wanted.append(Reserve(state.reservation, state.assignments))
+    for worker in state.workers:
+        if worker.slot is not None and not worker.slot.lost:
+            wanted += _for_slot(state, worker, worker.slot)
+    wanted += [GiveBack(slot.id, slot.machine, _code(state, slot), state.reason) for slot in state.leaving]
+    return tuple(wanted)
+
+
+def _place(state: RunState) -> Place:
+    held = tuple(sorted({w.slot.machine for w in state.workers if w.slot is not None}))
+    return Place(
+        reservation=state.reservation,
+        ranks=tuple(worker.rank for worker in state.workers if worker.slot is None),
+        keep=held,
+        avoid=tuple(sorted(machine for machine, _ in state.avoid)),
+    )
+
+
+def _for_slot(state: RunState, worker: Worker, slot: Slot) -> list[Decision]:
+    if state.phase is Phase.ENDING:
+        if any_alive(slot):
+            return [Stop(slot.id, slot.machine, worker.attempt, state.policy.stop_grace_s)]
+        return []
+    wanted: list[Decision] = []
+    if old_alive(worker):
+        wanted.append(Stop(slot.id, slot.machine, worker.attempt - 1, state.policy.stop_grace_s))
+    if worker.rank not in state.members:
+        return wanted
+    if state.phase is Phase.ASSEMBLING and state.recorded and is_usable(slot) and not is_armed(worker):
+        wanted.append(Arm(slot.id, slot.machine, worker.rank, worker.attempt))
+    seen = attempt_in(slot, worker.attempt)
+    if state.phase in (Phase.STARTING, Phase.RUNNING) and seen is not None and seen.state == "armed":
+        wanted.append(Start(slot.id, slot.machine, worker.attempt))
+    return wanted
+
+
+def _code(state: RunState, slot: Slot) -> int:
+    if slot.attempts and slot.attempts[-1].code is not None:
+        return slot.attempts[-1].code
+    return _CODES[state.outcome] if state.outcome is not None else 143

@@ -1,0 +1,109 @@
+"""
+What the core makes of reports about slots: merging that does not depend on their order, and questions about a slot.
+
+An attempt's state and a slot's phase only ever move forward, so two reports give the same slot in either order; what is
+not monotone (a sentence, stuck or not) is taken from the newest *rev*.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from astra_gang.core.events import SlotSeen
+from astra_gang.core.state import AttemptSeen, RunState, Slot, Worker
+
+_ATTEMPT_ORDER = {"arming": 0, "armed": 1, "running": 2, "stopping": 3, "exited": 4}
+_PHASE_ORDER = {"asked": 0, "preparing": 1, "ready": 2, "failed": 3, "finished": 4}
+
+
+def merge(slot: Slot, seen: SlotSeen, now: float) -> Slot:
+    """The slot with what *seen* adds. Idempotent, and the same whatever the order of reports."""
+    phase = max(slot.phase, seen.phase, key=lambda word: _PHASE_ORDER.get(word, 0))
+    merged = replace(
+        slot,
+        phase=phase,
+        ready_at=now if slot.ready_at is None and _PHASE_ORDER[phase] == _PHASE_ORDER["ready"] else slot.ready_at,
+        address=slot.address or seen.address,
+        attempts=_merge_attempts(slot.attempts, seen.attempts),
+        arm_failed=max((n for n in (slot.arm_failed, seen.arm_failed) if n is not None), default=None),
+    )
+    if seen.rev < slot.rev:
+        return merged
+    return replace(
+        merged, rev=seen.rev, detail=seen.detail, fault=seen.fault, stuck=seen.stuck, port=seen.port or slot.port
+    )
+
+
+def _merge_attempts(old: tuple[AttemptSeen, ...], new: tuple[AttemptSeen, ...]) -> tuple[AttemptSeen, ...]:
+    known = {seen.attempt: seen for seen in old}
+    for seen in new:
+        before = known.get(seen.attempt)
+        if before is None or _ATTEMPT_ORDER[seen.state] > _ATTEMPT_ORDER[before.state]:
+            known[seen.attempt] = seen
+    return tuple(known[number] for number in sorted(known))
+
+
+def attempt_in(slot: Slot | None, number: int) -> AttemptSeen | None:
+    if slot is None:
+        return None
+    return next((seen for seen in slot.attempts if seen.attempt == number), None)
+
+
+def is_armed(worker: Worker) -> bool:
+    """Armed or beyond, in its newest attempt."""
+    seen = attempt_in(worker.slot, worker.attempt)
+    return seen is not None and seen.state != "arming"
+
+
+def has_started(worker: Worker) -> bool:
+    seen = attempt_in(worker.slot, worker.attempt)
+    return seen is not None and seen.state in ("running", "stopping", "exited")
+
+
+def has_completed(worker: Worker) -> bool:
+    seen = attempt_in(worker.slot, worker.attempt)
+    return seen is not None and seen.state == "exited" and seen.code == 0
+
+
+def old_alive(worker: Worker) -> bool:
+    """Whether an attempt older than its newest has not ended yet in its slot."""
+    slot = worker.slot
+    return slot is not None and any(seen.state != "exited" and seen.attempt < worker.attempt for seen in slot.attempts)
+
+
+def any_alive(slot: Slot) -> bool:
+    return any(seen.state != "exited" for seen in slot.attempts)
+
+
+def is_usable(slot: Slot) -> bool:
+    return not slot.lost and slot.stuck is None and slot.phase not in ("failed", "finished")
+
+
+def is_ready(worker: Worker) -> bool:
+    """At the barrier: its slot is prepared and nothing of an older attempt runs in it."""
+    slot = worker.slot
+    return slot is not None and slot.phase == "ready" and is_usable(slot) and not old_alive(worker)
+
+
+def update_slot(state: RunState, slot: Slot) -> RunState:
+    """The state with this slot in the place of the one with its ID, held or leaving."""
+    return replace(
+        state,
+        workers=tuple(
+            replace(w, slot=slot) if w.slot is not None and w.slot.id == slot.id else w for w in state.workers
+        ),
+        leaving=tuple(slot if left.id == slot.id else left for left in state.leaving),
+    )
+
+
+def find_slot(state: RunState, slot_id: str) -> Slot | None:
+    for worker in state.workers:
+        if worker.slot is not None and worker.slot.id == slot_id:
+            return worker.slot
+    return next((left for left in state.leaving if left.id == slot_id), None)
+
+
+def update_worker(state: RunState, worker: Worker) -> RunState:
+    workers = list(state.workers)
+    workers[worker.rank] = worker
+    return replace(state, workers=tuple(workers))

@@ -1,0 +1,96 @@
+"""Moves that several phases make: ending, requeueing, the next attempt, letting go of slots."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from astra_gang.core.decisions import Decision, Tell
+from astra_gang.core.record import close_attempt
+from astra_gang.core.state import Outcome, Phase, RunState, Worker
+
+Moved = tuple[RunState, list[Decision]]
+
+
+def end(state: RunState, outcome: Outcome, reason: str, now: float, *, refused: bool = False) -> Moved:
+    """Stop and give back everything; the run then ends with *outcome*."""
+    state = close_attempt(state, state.attempt, reason, now)
+    level = "error" if outcome is Outcome.FAILED else "info"
+    state = replace(
+        state,
+        phase=Phase.ENDING,
+        phase_since=now,
+        reason=reason,
+        outcome=outcome,
+        refused=refused,
+        wants_place=False,
+        place_again_at=None,
+        assignments=(),
+    )
+    return state, [Tell(reason, attempt=state.attempt, level=level)]
+
+
+def requeue(state: RunState, reason: str, now: float) -> Moved:
+    """Give every machine back, then wait in the queue again (rule 2): nothing is kept while the rest is missing."""
+    state = close_attempt(state, state.attempt, reason, now) if state.recorded else state
+    number = state.attempt + 1 if state.recorded else state.attempt
+    leaving = (*state.leaving, *(w.slot for w in state.workers if w.slot is not None))
+    state = replace(
+        state,
+        phase=Phase.REQUEUEING,
+        phase_since=now,
+        reason=reason,
+        workers=tuple(replace(w, slot=None, attempt=number) for w in state.workers),
+        members=tuple(w.rank for w in state.workers),
+        attempt=number,
+        recorded=False,
+        leaving=leaving,
+        wants_place=False,
+        place_again_at=None,
+        assignments=(),
+        late_swapped=False,
+        charged=None,
+    )
+    return state, [Tell(reason, attempt=number, level="warning")]
+
+
+def next_attempt(state: RunState, members: tuple[int, ...], start_at: float, why: str, now: float) -> RunState:
+    """Begin the barrier of a new attempt in the same slots: the old one is stopped while the new one is armed."""
+    state = close_attempt(state, state.attempt, why, now)
+    number = state.attempt + 1
+    workers = tuple(replace(w, attempt=number) if w.rank in members else w for w in state.workers)
+    return replace(
+        state,
+        phase=Phase.ASSEMBLING,
+        phase_since=now,
+        reason=why,
+        attempt=number,
+        members=members,
+        workers=workers,
+        recorded=False,
+        start_at=start_at,
+        late_swapped=False,
+    )
+
+
+def replace_slots(state: RunState, ranks: set[int], now: float) -> RunState:
+    """Let go of these workers' slots; machines that failed (rather than got lost) are left out for a while."""
+    gone = [w.slot for w in state.workers if w.rank in ranks and w.slot is not None]
+    until = now + state.policy.avoid_s
+    avoid = dict(state.avoid) | {slot.machine: until for slot in gone if not slot.lost}
+    return replace(
+        state,
+        workers=tuple(replace(w, slot=None) if w.rank in ranks else w for w in state.workers),
+        leaving=(*state.leaving, *gone),
+        avoid=tuple(sorted(avoid.items())),
+    )
+
+
+def ask_for_machines(state: RunState, now: float) -> RunState:
+    """A new placement is wanted, for every worker without a slot."""
+    avoid = tuple((machine, until) for machine, until in state.avoid if until > now)
+    return replace(state, avoid=avoid, wants_place=True, reservation=state.reservation + 1, place_again_at=None)
+
+
+def members_of(state: RunState) -> tuple[Worker, ...]:
+    """The workers of the current attempt, in order of rank."""
+    return tuple(state.workers[rank] for rank in state.members)
