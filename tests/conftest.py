@@ -1,0 +1,3 @@
+"""Loaded by every test run: the levels."""
+
+pytest_plugins = ("tests.levels",)
