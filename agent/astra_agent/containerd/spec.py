@@ -1,0 +1,178 @@
+"""
+From a plan to an OCI runtime spec, and from a container's spec to that of an exec in it. Pure: whatever it depends on of
+this machine is in *machine*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from astra_agent.runtime import BindMount, ContainerPlan
+
+INIT = "/dev/.astra-init"
+"""Where every container has its first process, see `astra_agent/init/init.c`."""
+
+Spec = dict[str, Any]
+
+# What Docker and containerd give by default; attachments add to it (IPC_LOCK for RDMA).
+_CAPABILITIES = (
+    "CAP_AUDIT_WRITE",
+    "CAP_CHOWN",
+    "CAP_DAC_OVERRIDE",
+    "CAP_FOWNER",
+    "CAP_FSETID",
+    "CAP_KILL",
+    "CAP_MKNOD",
+    "CAP_NET_BIND_SERVICE",
+    "CAP_NET_RAW",
+    "CAP_SETFCAP",
+    "CAP_SETGID",
+    "CAP_SETPCAP",
+    "CAP_SETUID",
+    "CAP_SYS_CHROOT",
+)
+
+_MASKED = (
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/sys/firmware",
+)
+_READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
+
+# null, zero, full, random, urandom, tty, ptmx, and all of /dev/pts.
+_DEVICES = ((1, 3), (1, 5), (1, 7), (1, 8), (1, 9), (5, 0), (5, 2), (136, None))
+
+_CPU_PERIOD_US = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """
+    What a spec depends on of the machine.
+
+    Attributes:
+        init_path: The static program that is bind-mounted as every container's first process.
+        open_files: The highest RLIMIT_NOFILE that containerd can give: a higher one would be refused.
+        processes: Processes and threads that one container may have: most of the machine's, so that a program that
+            forks without end leaves enough for the agent to stop it.
+    """
+
+    init_path: str
+    cgroup_version: Literal[1, 2]
+    open_files: int
+    processes: int
+
+
+def container_spec(plan: ContainerPlan, machine: Machine) -> Spec:
+    """The whole spec, with the plan's own edits applied last."""
+    spec: Spec = {
+        "ociVersion": "1.0.2",
+        "process": _process(plan, machine),
+        "root": {"path": "rootfs", "readonly": False},
+        "hostname": plan.hostname,
+        "mounts": _mounts(plan, machine),
+        "linux": {
+            "cgroupsPath": plan.cgroup_path,
+            "namespaces": _namespaces(plan.netns, machine.cgroup_version),
+            "resources": _resources(plan, machine),
+            "maskedPaths": list(_MASKED),
+            "readonlyPaths": list(_READ_ONLY),
+        },
+    }
+    return plan.spec_edits(spec) if plan.spec_edits is not None else spec
+
+
+def exec_process(container: Spec, args: tuple[str, ...], tty: bool, width: int, height: int) -> Spec:
+    """The process of an exec: user, environment, capabilities and limits are the container's own."""
+    process: Spec = {**container["process"], "args": list(args), "terminal": tty}
+    if tty:
+        process["consoleSize"] = {"width": width, "height": height}
+        if not any(variable.startswith("TERM=") for variable in process["env"]):
+            process["env"] = [*process["env"], "TERM=xterm"]
+    return process
+
+
+def _process(plan: ContainerPlan, machine: Machine) -> Spec:
+    capabilities = list(_CAPABILITIES)
+    return {
+        "terminal": False,
+        "user": {"uid": plan.uid, "gid": plan.gid, "additionalGids": list(plan.groups)},
+        "args": [INIT, *plan.args],
+        "env": [f"{name}={value}" for name, value in plan.env.items()],
+        "cwd": plan.working_dir,
+        "capabilities": {"bounding": capabilities, "effective": capabilities, "permitted": capabilities},
+        "rlimits": [
+            {"type": "RLIMIT_NOFILE", "hard": machine.open_files, "soft": machine.open_files},
+            # The memory of a training process on disk helps nobody, and fills it.
+            {"type": "RLIMIT_CORE", "hard": 0, "soft": 0},
+        ],
+        "noNewPrivileges": True,
+    }
+
+
+def _mounts(plan: ContainerPlan, machine: Machine) -> list[Spec]:
+    """Parents before what lies in them; of equals the plan's later."""
+    own = [
+        _mount("/proc", "proc", "proc", "nosuid", "noexec", "nodev"),
+        _mount("/dev", "tmpfs", "tmpfs", "nosuid", "strictatime", "mode=755", "size=65536k"),
+        _mount("/dev/pts", "devpts", "devpts", "nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"),
+        _mount("/dev/shm", "tmpfs", "shm", "nosuid", "noexec", "nodev", "mode=1777", *_shm_size(plan)),
+        _mount("/dev/mqueue", "mqueue", "mqueue", "nosuid", "noexec", "nodev"),
+        _mount(INIT, "bind", machine.init_path, "bind", "ro", "nosuid", "nodev"),
+        _mount("/sys", "sysfs", "sysfs", "nosuid", "noexec", "nodev", "ro"),
+        _mount("/sys/fs/cgroup", "cgroup", "cgroup", "nosuid", "noexec", "nodev", "relatime", "ro"),
+    ]
+    mounts = [*own, *(bind(mount) for mount in plan.mounts)]
+    return sorted(mounts, key=lambda mount: mount["destination"].rstrip("/").count("/"))
+
+
+def bind(mount: BindMount) -> Spec:
+    return _mount(mount.target, "bind", mount.source, "rbind", "rprivate", "ro" if mount.read_only else "rw")
+
+
+def _mount(destination: str, kind: str, source: str, *options: str) -> Spec:
+    return {"destination": destination, "type": kind, "source": source, "options": list(options)}
+
+
+def _shm_size(plan: ContainerPlan) -> tuple[str, ...]:
+    """Without a size a tmpfs has half of the machine's memory, which is what is wanted for a plan without a limit."""
+    size_bytes = plan.shm_bytes or plan.memory_bytes // 2
+    return (f"size={size_bytes}",) if size_bytes else ()
+
+
+def _namespaces(netns: str, cgroup_version: Literal[1, 2]) -> list[Mapping[str, str]]:
+    namespaces: list[Mapping[str, str]] = [{"type": kind} for kind in ("pid", "ipc", "uts", "mount")]
+    if cgroup_version == 2:
+        # So that programs find their own limits in /sys/fs/cgroup; on version 1 the runtime binds them there.
+        namespaces.append({"type": "cgroup"})
+    return [*namespaces, {"type": "network", "path": netns}]
+
+
+def _resources(plan: ContainerPlan, machine: Machine) -> Spec:
+    resources: Spec = {"devices": _device_rules(), "pids": {"limit": machine.processes}}
+    if plan.memory_bytes:
+        resources["memory"] = {"limit": plan.memory_bytes}
+    if plan.cpu_cores:
+        resources["cpu"] = {
+            "shares": max(2, round(plan.cpu_cores * 1024)),
+            "quota": max(1000, round(plan.cpu_cores * _CPU_PERIOD_US)),
+            "period": _CPU_PERIOD_US,
+        }
+    return resources
+
+
+def _device_rules() -> list[Spec]:
+    rules: list[Spec] = [{"allow": False, "access": "rwm"}]
+    for major, minor in _DEVICES:
+        rule: Spec = {"allow": True, "type": "c", "major": major, "access": "rwm"}
+        rules.append(rule if minor is None else {**rule, "minor": minor})
+    return rules

@@ -1,0 +1,162 @@
+/*
+ * The first process of every container. It
+ *   - runs the program as its child, in the foreground, and ends with the program's code (128 + n for signal n);
+ *   - reaps what is orphaned to it;
+ *   - passes every signal on to the program;
+ *   - during a stop, stays until all the processes that the agent asked to end have ended.
+ *
+ * The last one is for `bash -c 'train; echo done'`: bash dies of SIGTERM at once, while the program under it still
+ * writes its checkpoint. When the first process of a container ends, the kernel kills the others.
+ *
+ * The protocol of a stop: before the agent sends SIGTERM to a process, it queues STOP_SIGNAL to init with the ID of that
+ * process (as seen in here) as its value. A sender outside of the PID namespace shows as process 0: nobody else is heard.
+ * If the program itself dies of that SIGTERM, then the code is that of the last asked process that ended otherwise.
+ *
+ * No allocation, no files, no threads; static, so that it runs in every image.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define STOP_SIGNAL 40 /* the same number in astra_agent/containerd/stopping.py */
+#define MAX_ASKED 4096 /* what is asked beyond is not waited for */
+
+static pid_t program;
+static int program_status;
+static bool program_ended;
+
+static pid_t asked[MAX_ASKED];
+static size_t asked_count;
+static bool stopping;
+static int asked_code = -1; /* of the last asked process that ended by itself */
+
+static int code_of(int status)
+{
+    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+static bool died_of_stop(int status)
+{
+    return WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM;
+}
+
+static void fail(const char *name, int code)
+{
+    dprintf(STDERR_FILENO, "astra-init: %s: %s\n", name, strerror(errno));
+    _exit(code);
+}
+
+static void ask(pid_t pid)
+{
+    stopping = true;
+    if (pid > 1 && asked_count < MAX_ASKED)
+        asked[asked_count++] = pid;
+}
+
+static bool forget(pid_t pid)
+{
+    for (size_t i = 0; i < asked_count; i++)
+        if (asked[i] == pid) {
+            asked[i] = asked[--asked_count];
+            return true;
+        }
+    return false;
+}
+
+/* Asked processes whose parent is not init end without a word to init: their parent reaps them. */
+static bool asked_ones_live(void)
+{
+    for (size_t i = 0; i < asked_count;)
+        if (kill(asked[i], 0) < 0 && errno == ESRCH)
+            asked[i] = asked[--asked_count];
+        else
+            i++;
+    return asked_count > 0;
+}
+
+static void reap(void)
+{
+    int status;
+    pid_t pid;
+    while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
+        bool was_asked = forget(pid);
+        if (pid == program) {
+            program_ended = true;
+            program_status = status;
+        } else if (was_asked && !died_of_stop(status)) {
+            asked_code = code_of(status);
+        }
+    }
+}
+
+static void end_if_done(void)
+{
+    if (!program_ended)
+        return;
+    if (!stopping || !died_of_stop(program_status))
+        _exit(code_of(program_status));
+    if (!asked_ones_live())
+        _exit(asked_code >= 0 ? asked_code : code_of(program_status));
+}
+
+static void run(char **argv, const sigset_t *mask)
+{
+    setpgid(0, 0);
+    if (isatty(STDIN_FILENO))
+        tcsetpgrp(STDIN_FILENO, getpgrp()); /* SIGTTOU is still blocked */
+    sigprocmask(SIG_SETMASK, mask, NULL);
+    execvp(argv[0], argv);
+    fail(argv[0], errno == ENOENT || errno == ENOTDIR ? 127 : 126);
+}
+
+static void handle(const siginfo_t *info)
+{
+    switch (info->si_signo) {
+    case SIGCHLD:
+        break; /* several children may hide behind one: reap() runs after every signal */
+    case STOP_SIGNAL:
+        if (info->si_pid == 0 && info->si_code == SI_QUEUE)
+            ask(info->si_value.sival_int);
+        break;
+    case SIGTTIN:
+    case SIGTTOU:
+    case SIGTSTP:
+        break; /* of init's own terminal: not the program's */
+    default:
+        if (!program_ended)
+            kill(program, info->si_signo);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const struct timespec second = {.tv_sec = 1};
+    sigset_t all, before;
+    siginfo_t info;
+
+    if (argc < 2) {
+        dprintf(STDERR_FILENO, "usage: astra-init program [argument ...]\n");
+        return 125;
+    }
+    signal(SIGCHLD, SIG_DFL); /* an inherited SIG_IGN would hide the ends of children from both of us */
+    sigfillset(&all);
+    sigprocmask(SIG_SETMASK, &all, &before);
+    program = fork();
+    if (program < 0)
+        fail("fork", 125);
+    if (program == 0)
+        run(argv + 1, &before);
+    for (;;) {
+        /* Once the program has ended, what is asked may end out of sight (see asked_ones_live): look now and then. */
+        if (sigtimedwait(&all, &info, program_ended ? &second : NULL) > 0)
+            handle(&info);
+        reap();
+        end_if_done();
+    }
+}
