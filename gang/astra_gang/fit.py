@@ -1,0 +1,177 @@
+"""
+Whether a worker fits on a machine, and which domain it is in there at each tier.
+
+Placement asks this of every machine of the cluster; `misfit` gives the same answers in words, for one at a time.
+
+A tier is reached over ports of its own kind, or of a closer one that carries it too: RoCE ports are Ethernet ports.
+*min_gbps* is for one port, not for the sum: it is what NCCL's choice of ports goes by. It binds where ports carry the
+traffic; NVLink and the inside of a machine are faster than any port. A machine whose facts list no port of a tier is
+taken at the word of its domain, unless a speed is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Literal
+
+from astra_gang.engine import Machine
+from astra_gang.quantities import format_size
+from astra_gang.shape import Shape
+
+Tier = Literal["machine", "nvlink", "infiniband", "rdma", "ethernet"]
+
+TIERS: tuple[Tier, ...] = ("machine", "nvlink", "infiniband", "rdma", "ethernet")
+"""Tightest first."""
+OPEN_ETHERNET = "cluster"
+"""The Ethernet domain of machines that name none: a cluster's machines reach each other unless it is said otherwise."""
+
+_PORTS: dict[Tier, frozenset[str]] = {
+    "infiniband": frozenset({"infiniband"}),
+    "rdma": frozenset({"rdma", "infiniband"}),
+    "ethernet": frozenset({"ethernet", "rdma"}),
+}
+_NAMES: dict[Tier, str] = {
+    "machine": "machine",
+    "nvlink": "NVLink domain",
+    "infiniband": "InfiniBand fabric",
+    "rdma": "RDMA pod",
+    "ethernet": "Ethernet network",
+}
+_PORT_NAMES: dict[Tier, str] = {"infiniband": "InfiniBand", "rdma": "RDMA", "ethernet": "Ethernet"}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """
+    What a gang asks of its machines.
+
+    Attributes:
+        shapes: In order of preference; never empty.
+        interconnect: The loosest tier that will do, or None for any.
+        min_gbps: What one port must reach at least, or 0.
+        drives: Names of drives that every machine must have.
+    """
+
+    shapes: tuple[Shape, ...]
+    interconnect: str | None = None
+    min_gbps: float = 0.0
+    drives: tuple[str, ...] = ()
+
+
+def tiers(request: Request) -> tuple[Tier, ...]:
+    """The tiers that will do, tightest first."""
+    for last, tier in enumerate(TIERS):
+        if tier == request.interconnect:
+            return TIERS[: last + 1]
+    return TIERS
+
+
+def tier_name(tier: Tier) -> str:
+    return _NAMES[tier]
+
+
+def usable(machine: Machine, drives: Collection[str], avoid: Collection[str]) -> bool:
+    """Whether anything of this run may come here at all."""
+    facts = machine.facts
+    return (
+        machine.connected
+        and machine.out_of_use is None
+        and facts.out_of_use is None
+        and facts.name not in avoid
+        and all(drive in facts.drives for drive in drives)
+    )
+
+
+def fits(machine: Machine, shape: Shape) -> bool:
+    """Whether enough of the machine is free for a worker of this shape."""
+    return (
+        len(machine.free_gpus) >= shape.gpus
+        and machine.free_cpu_cores >= shape.cpu_cores
+        and machine.free_memory_bytes >= shape.memory_bytes
+    )
+
+
+def could_fit(machine: Machine, shape: Shape, drives: Collection[str]) -> bool:
+    """Whether it would fit if nothing ran here and the machine were there: tells "not now" from "never"."""
+    facts = machine.facts
+    return (
+        len(facts.gpus) >= shape.gpus
+        and facts.cpu_cores >= shape.cpu_cores
+        and facts.memory_bytes >= shape.memory_bytes
+        and all(drive in facts.drives for drive in drives)
+    )
+
+
+def domain(machine: Machine, tier: Tier, min_gbps: float) -> str | None:
+    """The domain that the machine can be used in at this tier; None when there is none, or no port is good enough."""
+    facts = machine.facts
+    if tier == "machine":
+        return facts.name
+    if tier == "nvlink":
+        return facts.domains.get(tier)
+    name = facts.domains.get(tier) or (OPEN_ETHERNET if tier == "ethernet" else None)
+    if name is None or not _has_port(machine, tier, min_gbps):
+        return None
+    return name
+
+
+def misfit(
+    machine: Machine, request: Request, shape: Shape, tier: Tier, avoid: Collection[str]
+) -> tuple[int, str] | None:
+    """
+    What keeps a worker of this shape off the machine, as a clause, with how near it comes (higher is nearer); None when
+    it fits.
+    """
+    name = machine.facts.name
+    out_of_use = machine.out_of_use or machine.facts.out_of_use
+    missing = next((drive for drive in request.drives if drive not in machine.facts.drives), None)
+    if missing is not None:
+        return 0, f"{name} has no drive {missing}"
+    if domain(machine, tier, request.min_gbps) is None:
+        return 1, f"{name} {_no_domain(machine, tier, request.min_gbps)}"
+    if out_of_use is not None:
+        return 2, f"{name} is out of use: {out_of_use.rstrip('.')}"
+    if not machine.connected:
+        return 2, f"{name} is not connected"
+    if name in avoid:
+        return 3, f"{name} failed this run a short while ago"
+    if fits(machine, shape):
+        return None
+    return 4, f"{name} has {_short_of(machine, shape)} free"
+
+
+def _short_of(machine: Machine, shape: Shape) -> str:
+    facts = machine.facts
+    if len(machine.free_gpus) < shape.gpus:
+        return f"{len(machine.free_gpus)} of its {len(facts.gpus)} GPUs"
+    if machine.free_cpu_cores < shape.cpu_cores:
+        return f"{machine.free_cpu_cores:g} of its {facts.cpu_cores:g} CPU cores"
+    return f"{format_size(machine.free_memory_bytes)} of its {format_size(facts.memory_bytes)} of memory"
+
+
+def _no_domain(machine: Machine, tier: Tier, min_gbps: float) -> str:
+    if tier in _PORTS and (tier == "ethernet" or tier in machine.facts.domains):
+        speeds = [port.gbps for port in machine.facts.ports if port.up and port.tier in _PORTS[tier]]
+        if not speeds:
+            return f"has no {_PORT_NAMES[tier]} port that is up"
+        return (
+            f"has no {_PORT_NAMES[tier]} port of {min_gbps:g} Gb/s: its fastest has {max(speeds):g}, "
+            "and min_gbps is for one port"
+        )
+    return f"is in no {_NAMES[tier]}"
+
+
+def _has_port(machine: Machine, tier: Tier, min_gbps: float) -> bool:
+    kinds = _PORTS[tier]
+    if min_gbps:
+        return any(port.up and port.gbps >= min_gbps and port.tier in kinds for port in machine.facts.ports)
+    if tier == "ethernet":
+        return True
+    listed = False
+    for port in machine.facts.ports:
+        if port.tier in kinds:
+            if port.up:
+                return True
+            listed = True
+    return not listed

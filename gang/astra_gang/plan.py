@@ -1,0 +1,113 @@
+"""
+Between the spec, the core and the engine: how many workers a run has, where they go, and what an engine is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import get_args
+
+from astra_agent.wire import RunRef, SlotRequest
+from astra_gang import shape as shapes
+from astra_gang.core.decisions import Place
+from astra_gang.core.events import NotPlaced, Placed
+from astra_gang.core.state import Assignment, RunState, Worker
+from astra_gang.engine import Machine, SlotOffer
+from astra_gang.fit import Request, Tier
+from astra_gang.placement import NotPlaceable, Placement, Within, place, replace
+from astra_gang.shape import Shape
+from astra_gang.spec import Spec
+
+
+def choose_machines(spec: Spec, machines: Sequence[Machine]) -> int:
+    """
+    How many workers the run has: what the spec says or, where it leaves that open, what has room on *machines* now,
+    else what would have room if they were empty, else the fewest. May be asked again until the run holds machines.
+    """
+    allowed = tuple(shapes.shapes(spec.resources, machines_max=spec.machines_max))
+    if len(allowed) == 1:
+        return allowed[0].machines
+    request = _request(spec, allowed)
+    for cluster in (machines, [_emptied(machine) for machine in machines]):
+        found = place(request, cluster)
+        if isinstance(found, Placement):
+            return found.shape.machines
+    return allowed[0].machines
+
+
+def workers(spec: Spec, count: int) -> tuple[Worker, ...]:
+    """The run's workers in order of rank, without slots."""
+    return tuple(Worker(rank=rank, name=f"{spec.name}-{rank}") for rank in range(count))
+
+
+def answer(asked: Place, run: RunState, spec: Spec, machines: Sequence[Machine]) -> Placed | NotPlaced:
+    """What the core hears on its `Place`: a whole gang when nothing is kept, else machines in the rest's domain."""
+    request = _request(spec, (_shape(run, spec),))
+    if asked.keep:
+        within = Within(tier=_tier(run.tier), domain=run.domain)
+        found = replace(request, machines, ranks=asked.ranks, keep=asked.keep, within=within, avoid=asked.avoid)
+    else:
+        found = place(request, machines, avoid=asked.avoid)
+    if isinstance(found, NotPlaceable):
+        return NotPlaced(reservation=asked.reservation, reason=found.reason)
+    return Placed(
+        reservation=asked.reservation,
+        assignments=found.assignments,
+        tier=found.tier,
+        domain=found.domain,
+        why=found.why,
+    )
+
+
+def offer(run: RunState, spec: Spec, assignment: Assignment) -> SlotOffer:
+    """What the engine hands to the machine's agent for one assignment, whose slot the core has named."""
+    shape = _shape(run, spec)
+    request = SlotRequest(
+        slot=assignment.slot,
+        run=RunRef(workspace=run.workspace, name=run.name, uid=run.uid),
+        worker=run.workers[assignment.rank].name,
+        image=spec.image,
+        command=spec.command,
+        args=spec.args,
+        env=spec.env,
+        drives=spec.drives,
+        cpu_cores=shape.cpu_cores,
+        memory_bytes=shape.memory_bytes,
+        gpus=assignment.gpus,
+        stop_grace_s=run.policy.stop_grace_s,
+    )
+    return SlotOffer(machine=assignment.machine, request=request)
+
+
+def _shape(run: RunState, spec: Spec) -> Shape:
+    return shapes.of(spec.resources, len(run.workers))
+
+
+def _request(spec: Spec, allowed: tuple[Shape, ...]) -> Request:
+    return Request(
+        shapes=allowed,
+        interconnect=spec.interconnect,
+        min_gbps=spec.min_gbps,
+        drives=tuple(dict.fromkeys(drive.name for drive in spec.drives)),
+    )
+
+
+def _tier(word: str) -> Tier:
+    tier: Tier
+    for tier in get_args(Tier):
+        if tier == word:
+            return tier
+    raise ValueError(f"{word!r} is no tier")
+
+
+def _emptied(machine: Machine) -> Machine:
+    """The machine as it would be if nothing ran on it and it were there."""
+    facts = machine.facts
+    return Machine(
+        facts=facts.model_copy(update={"out_of_use": None}),
+        free_cpu_cores=facts.cpu_cores,
+        free_memory_bytes=facts.memory_bytes,
+        free_gpus=tuple(gpu.index for gpu in facts.gpus),
+        slots=(),
+        connected=True,
+    )
