@@ -41,6 +41,9 @@ class Archive:
     name: str | None = None
     """Which of several images; None: the only one."""
 
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.path}" + (f":{self.name}" if self.name else "")
+
 
 @dataclass(frozen=True, slots=True)
 class Reference:

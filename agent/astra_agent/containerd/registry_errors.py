@@ -80,7 +80,7 @@ def no_connection(error: aiohttp.ClientError | TimeoutError, endpoint: Endpoint,
     ):
         return HostFault(
             f"registry {endpoint.registry} speaks plain HTTP where TLS is expected: "
-            f"name it in insecure_registries of this machine's agent, or give it a certificate"
+            f"name it in plain_http_registries of this machine's agent, or give it a certificate"
         )
     if isinstance(cause, ssl.SSLError):
         return HostFault(f"registry {endpoint.registry}: no TLS connection: {cause.reason or cause}")
@@ -130,7 +130,7 @@ def unexpected(status: int, body: bytes, endpoint: Endpoint, wanted: str) -> Ast
     if status == 400 and b"HTTP request to an HTTPS server" in body:
         return HostFault(
             f"registry {endpoint.registry} speaks TLS where plain HTTP is expected: put the certificate of its "
-            f"authority into a folder of certificates, or take it out of insecure_registries"
+            f"authority into a folder of certificates, or take it out of plain_http_registries"
         )
     said = re.sub(r"\s+", " ", body[:200].decode(errors="replace")).strip()
     return Unavailable(

@@ -4,7 +4,7 @@ Where a registry is really asked: its mirrors, plain HTTP or TLS, whose certific
 | kind of registry | is asked by |
 |---|---|
 | any other | HTTPS |
-| in `insecure_registries` | plain HTTP |
+| in `plain_http_registries` | plain HTTP |
 | on loopback, without a folder of certificates | plain HTTP |
 
 A folder of certificates is `<certs_dir>/<host[:port]>/`, laid out as Docker's and containerd's: every `*.crt` is an
@@ -35,7 +35,7 @@ def _docker_config() -> tuple[Path, ...]:
 class RegistryConfig:
     """How this machine pulls. Durations in seconds."""
 
-    insecure_registries: tuple[str, ...] = ()
+    plain_http_registries: tuple[str, ...] = ()
     """`host[:port]` of registries that speak plain HTTP, beside those on loopback."""
     mirrors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """By registry: URLs that are asked first, in this order, such as ``{"docker.io": ("https://mirror.lan",)}``."""
@@ -87,7 +87,7 @@ def endpoints(registry: str, config: RegistryConfig) -> tuple[Endpoint, ...]:
 
 
 def speaks_plain_http(host: str, config: RegistryConfig) -> bool:
-    if host in config.insecure_registries:
+    if host in config.plain_http_registries:
         return True
     return is_loopback(URL(f"http://{host}").host or "") and not _certificate_folders(host, config)
 
