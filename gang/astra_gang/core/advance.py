@@ -12,9 +12,9 @@ from dataclasses import replace
 from astra_gang.core import timing
 from astra_gang.core.barrier import assembling, broken, mark_failed
 from astra_gang.core.decisions import Decision, Tell
-from astra_gang.core.slots import any_alive, has_completed, has_started, is_usable
+from astra_gang.core.slots import any_alive, has_completed, has_started, is_usable, may_run
 from astra_gang.core.state import Outcome, Phase, RunState
-from astra_gang.core.transitions import Moved, ask_for_machines, end, members_of, requeue
+from astra_gang.core.transitions import Moved, ask_for_machines, end, let_go, members_of, requeue
 from astra_gang.core.verdict import bystanders, judge, over_limit
 
 _REQUEUED_RETRY_S = 1.0
@@ -23,12 +23,18 @@ _REQUEUED_RETRY_S = 1.0
 def advance(state: RunState, now: float) -> Moved:
     """Move through the phases as far as the facts allow."""
     said: list[Decision] = []
+    state = _forget_gone(state)
     while True:
         moved, more = _PHASES[state.phase](state, now)
         said += more
         if moved is state:
             return state, said
         state = moved
+
+
+def _forget_gone(state: RunState) -> RunState:
+    """Slots that the engine has taken back and in which nothing can run any more."""
+    return replace(state, leaving=tuple(slot for slot in state.leaving if not slot.accepted or may_run(slot)))
 
 
 def _pending(state: RunState, now: float) -> Moved:
@@ -46,7 +52,7 @@ def _reserving(state: RunState, now: float) -> Moved:
 
 
 def _requeueing(state: RunState, now: float) -> Moved:
-    if state.leaving:
+    if not all(slot.accepted for slot in state.leaving):
         return state, []
     again = state.place_again_at if state.place_again_at is not None else now + _REQUEUED_RETRY_S
     return replace(state, phase=Phase.PENDING, phase_since=now, place_again_at=again, tier="", domain=""), []
@@ -85,13 +91,13 @@ def _ending(state: RunState, now: float) -> Moved:
         if w.slot is not None and (give_up or not is_usable(w.slot) or not any_alive(w.slot))
     }
     if done:
-        gone = tuple(w.slot for w in state.workers if w.rank in done and w.slot is not None)
+        gone = let_go(state, done, state.reason, now)
         workers = tuple(replace(w, slot=None) if w.rank in done else w for w in state.workers)
         return replace(state, workers=workers, leaving=(*state.leaving, *gone)), []
-    if state.leaving or any(w.slot is not None for w in state.workers):
+    if not all(slot.accepted for slot in state.leaving) or any(w.slot is not None for w in state.workers):
         return state, []
     assert state.outcome is not None  # set by end(), the only way into this phase
-    ended = replace(state, phase=Phase.ENDED, phase_since=now, ended_at=now)
+    ended = replace(state, leaving=(), phase=Phase.ENDED, phase_since=now, ended_at=now)
     return ended, [
         Tell(str(state.outcome), attempt=state.attempt, level="error" if state.outcome is Outcome.FAILED else "info")
     ]

@@ -17,6 +17,7 @@ from astra_gang.core.slots import (
     is_armed,
     is_ready,
     is_usable,
+    may_run,
     old_alive,
     update_slot,
     update_worker,
@@ -65,7 +66,7 @@ def broken(state: RunState, now: float) -> Moved | None:
     if not unusable and not failed:
         return None
     first = state.workers[min(unusable | failed)]
-    why = _whybroken(state, first)
+    why = _why_broken(state, first)
     lost = {rank for rank in unusable if _is_lost(state.workers[rank])}
     if lost and state.policy.on_failure is OnFailure.FAIL_JOB and state.phase is Phase.STARTING:
         return end(state, Outcome.FAILED, why, now)
@@ -79,7 +80,9 @@ def broken(state: RunState, now: float) -> Moved | None:
         state = next_attempt(state, state.members, state.start_at, why, now)
     if state.faults > _FAULTS_IN_PLACE:
         unusable |= failed
-    return replace_slots(state, unusable, now), [Tell(why, rank=first.rank, level="warning")]
+    told = first.slot is not None and (first.slot.lost or first.slot.stuck is not None)
+    said: list[Decision] = [] if told else [Tell(why, rank=first.rank, level="warning")]
+    return replace_slots(state, unusable, why, now), said
 
 
 def _failed_to_start(state: RunState, worker: Worker) -> bool:
@@ -92,12 +95,12 @@ def _failed_to_start(state: RunState, worker: Worker) -> bool:
     return state.phase is Phase.ASSEMBLING and seen is not None and seen.state in ("stopping", "exited")
 
 
-def _whybroken(state: RunState, worker: Worker) -> str:
+def _why_broken(state: RunState, worker: Worker) -> str:
     slot = worker.slot
     if slot is None:
         return f"{worker.name} has no slot"
     if slot.lost:
-        return f"{worker.name} is Down: its machine {slot.machine} is lost"
+        return sentences.down(worker, slot.machine)
     if slot.stuck is not None:
         return slot.stuck
     what = slot.detail or "its container ended before it was started"
@@ -122,7 +125,9 @@ def _reserve_late(state: RunState, now: float) -> Moved | None:
     if due is None or now < due:
         return None
     ranks = {assignment.rank for assignment in state.assignments}
-    state = replace_slots(replace(state, assignments=(), faults=state.faults + 1), ranks, now)
+    state = replace_slots(
+        replace(state, assignments=(), faults=state.faults + 1), ranks, "it did not take its slot in time", now
+    )
     return state, [Tell("A replacement machine did not take its slot in time", level="warning")]
 
 
@@ -144,7 +149,7 @@ def _late(state: RunState, now: float) -> Moved | None:
     if state.late_swapped or not late:
         return requeue(state, sentences.BARRIER_TIMED_OUT, now)
     names = ", ".join(state.workers[rank].name for rank in sorted(late))
-    state = replace(replace_slots(state, late, now), late_swapped=True, phase_since=now)
+    state = replace(replace_slots(state, late, sentences.BARRIER_TIMED_OUT, now), late_swapped=True, phase_since=now)
     return state, [
         Tell(f"{names} did not arrive at the gang barrier in time: another machine is tried", level="warning")
     ]
@@ -177,10 +182,11 @@ def _old_late(state: RunState, now: float) -> Moved | None:
     due = timing.stop_due(state)
     if due is None or now < due:
         return None
-    for worker in members_of(state):
-        if worker.slot is not None and old_alive(worker):
-            stuck = f"{worker.name} on {worker.slot.machine} did not stop in time, and its agent does not say why"
-            state = update_slot(state, replace(worker.slot, stuck=stuck))
+    old = [(w.slot, state.phase_since) for w in members_of(state) if w.slot is not None and old_alive(w)]
+    old += [(left, left.left_at) for left in state.leaving if may_run(left)]
+    for slot in [slot for slot, since in old if now >= timing.overdue_at(state, since)]:
+        stuck = f"What ran in {slot.id} on {slot.machine} did not stop in time, and its agent does not say why"
+        state = update_slot(state, replace(slot, stuck=stuck))
     return state, []
 
 

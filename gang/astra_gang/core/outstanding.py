@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from astra_gang.core.decisions import Arm, Decision, GiveBack, Place, Reserve, Start, Stop
 from astra_gang.core.slots import any_alive, attempt_in, is_armed, is_usable, old_alive
-from astra_gang.core.state import Outcome, Phase, RunState, Slot, Worker
-
-_CODES = {Outcome.COMPLETED: 0, Outcome.FAILED: 1, Outcome.STOPPED: 143}
+from astra_gang.core.state import Phase, RunState, Slot, Worker
 
 
 def outstanding(state: RunState) -> tuple[Decision, ...]:
@@ -22,7 +20,9 @@ def outstanding(state: RunState) -> tuple[Decision, ...]:
     for worker in state.workers:
         if worker.slot is not None and not worker.slot.lost:
             wanted += _for_slot(state, worker, worker.slot)
-    wanted += [GiveBack(slot.id, slot.machine, _code(state, slot), state.reason) for slot in state.leaving]
+    wanted += [
+        GiveBack(slot.id, slot.machine, _code(slot), slot.leaving_why) for slot in state.leaving if not slot.accepted
+    ]
     return tuple(wanted)
 
 
@@ -54,7 +54,7 @@ def _for_slot(state: RunState, worker: Worker, slot: Slot) -> list[Decision]:
     return wanted
 
 
-def _code(state: RunState, slot: Slot) -> int:
-    if slot.attempts and slot.attempts[-1].code is not None:
-        return slot.attempts[-1].code
-    return _CODES[state.outcome] if state.outcome is not None else 143
+def _code(slot: Slot) -> int:
+    """How the slot's newest attempt ended; 143, as after SIGTERM, for one that never had any or ended unseen."""
+    newest = slot.attempts[-1].code if slot.attempts else None
+    return 143 if newest is None else newest

@@ -15,6 +15,10 @@ def starting_together(ready: int, total: int) -> str:
     return f"Starting together: {ready} of {total} ready"
 
 
+def down(worker: Worker, machine: str) -> str:
+    return f"{worker.name} is Down: its machine {machine} is lost"
+
+
 def gang_restart(worker: Worker) -> str:
     return f"Gang restart: {worker.name} failed."
 
@@ -39,4 +43,4 @@ def budget_spent(worker: Worker, machine: str, how: str) -> str:
 
 
 def back_off(attempt: int, wait_s: float, failures: int, budget: int) -> str:
-    return f"attempt {attempt} starts in {wait_s:g} s (failure {failures} of {budget} that its worker may have)"
+    return f"Attempt {attempt} starts in {wait_s:g} s (failure {failures} of {budget} that its worker may have)"

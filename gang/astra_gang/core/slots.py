@@ -75,6 +75,14 @@ def any_alive(slot: Slot) -> bool:
     return any(seen.state != "exited" for seen in slot.attempts)
 
 
+def may_run(slot: Slot) -> bool:
+    """
+    Whether a program may still run in a slot that was let go: it was armed, and nobody has said that it ended. A lost
+    machine's agent has stopped it by itself; one that is stuck does not run any more.
+    """
+    return any_alive(slot) and not slot.lost and slot.stuck is None
+
+
 def is_usable(slot: Slot) -> bool:
     return not slot.lost and slot.stuck is None and slot.phase not in ("failed", "finished")
 

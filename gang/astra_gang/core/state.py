@@ -69,6 +69,8 @@ class Policy:
     start_timeout_s: float = 120.0
     stop_timeout_s: float = 60.0
     """After the grace time: a process that has not died by then is stuck in the kernel."""
+    silence_s: float = 360.0
+    """Longer than the disconnect limit with its margin: how long an agent may say nothing of what it was told to stop."""
     backoff_first_s: float = 10.0
     backoff_max_s: float = 300.0
     budget: int = 10
@@ -119,6 +121,11 @@ class Slot:
     stuck: str | None = None
     lost: bool = False
     """Its machine is lost, or came back without it."""
+    leaving_why: str = ""
+    """Why it is given back."""
+    left_at: float = 0.0
+    accepted: bool = False
+    """The engine has durably taken it back. It stays in the state until nothing of it can run any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +210,7 @@ class RunState:
     domain: str = ""
     next_slot: int = 0
     leaving: tuple[Slot, ...] = ()
-    """Slots that are being given back."""
+    """Slots that are being given back, or in which something may still run."""
     avoid: tuple[tuple[str, float], ...] = ()
     """Machines that failed this run, each with the time until which it is left out."""
     faults: int = 0

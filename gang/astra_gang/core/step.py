@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from astra_gang.core import sentences
 from astra_gang.core.advance import advance
 from astra_gang.core.decisions import Decision, Ignore, Tell
 from astra_gang.core.events import (
@@ -29,7 +30,6 @@ from astra_gang.core.events import (
 )
 from astra_gang.core.outstanding import outstanding
 from astra_gang.core.record import note_progress
-from astra_gang.core.sentences import BARRIER_TIMED_OUT, WAITING_AT_BARRIER
 from astra_gang.core.slots import attempt_in, find_slot, has_completed, merge, update_slot
 from astra_gang.core.state import Assignment, Outcome, Phase, RunState, Slot
 from astra_gang.core.timing import deadline
@@ -94,7 +94,7 @@ def _not_placed(state: RunState, event: NotPlaced, now: float) -> Absorbed:
     if not state.wants_place or event.reservation != state.reservation:
         return _ignore(state, f"an answer for reservation {event.reservation}; {state.reservation} is current")
     if state.phase is not Phase.PENDING:
-        reason = BARRIER_TIMED_OUT if state.late_swapped else event.reason
+        reason = sentences.BARRIER_TIMED_OUT if state.late_swapped else event.reason
         return requeue(state, reason, now)
     said: list[Decision] = [Tell(event.reason)] if event.reason != state.reason else []
     again = now + state.policy.place_retry_s
@@ -114,18 +114,18 @@ def _not_reserved(state: RunState, event: NotReserved, now: float) -> Absorbed:
     if event.reservation != state.reservation or not state.assignments:
         return _ignore(state, f"reservation {event.reservation} is not awaited")
     if state.phase is not Phase.RESERVING:
-        return _drop(state, state.assignments), [Tell(event.reason, level="warning")]
+        return _drop(state, state.assignments, event.reason, now), [Tell(event.reason, level="warning")]
     state, said = requeue(state, event.reason, now)
     return replace(state, place_again_at=now + _RACE_RETRY_S), said
 
 
-def _drop(state: RunState, assignments: tuple[Assignment, ...]) -> RunState:
+def _drop(state: RunState, assignments: tuple[Assignment, ...], why: str, now: float) -> RunState:
     """The workers of a reservation that failed have no slot again; what was got of it leaves."""
     workers, leaving = list(state.workers), list(state.leaving)
     for assignment in assignments:
         slot = workers[assignment.rank].slot
         if slot is not None and slot.id == assignment.slot:
-            leaving.append(slot)
+            leaving.append(replace(slot, leaving_why=why, left_at=now))
             workers[assignment.rank] = replace(workers[assignment.rank], slot=None)
     return replace(state, workers=tuple(workers), leaving=tuple(leaving), assignments=(), faults=state.faults + 1)
 
@@ -139,7 +139,7 @@ def _slot_seen(state: RunState, event: SlotSeen, now: float) -> Absorbed:
     said: list[Decision] = []
     worker = next((w for w in state.workers if w.slot is merged), None)
     if worker is not None and slot.ready_at is None and merged.ready_at is not None:
-        said.append(Tell(WAITING_AT_BARRIER, rank=worker.rank, attempt=worker.attempt))
+        said.append(Tell(sentences.WAITING_AT_BARRIER, rank=worker.rank, attempt=worker.attempt))
     if worker is not None and has_completed(worker) and not _completed_before(slot, worker.attempt):
         said.append(Tell(f"{worker.name} completed", rank=worker.rank, attempt=worker.attempt))
     if worker is not None and merged.stuck is not None and merged.stuck != slot.stuck:
@@ -156,7 +156,12 @@ def _slot_gone(state: RunState, event: SlotGone, now: float) -> Absorbed:
     slot = find_slot(state, event.slot)
     if slot is None:
         return _ignore(state, f"slot {event.slot} is not (or no longer) of this run")
-    return update_slot(state, replace(slot, lost=True)), []
+    said: list[Decision] = []
+    worker = next((w for w in state.workers if w.slot is slot), None)
+    if worker is not None and not slot.lost:
+        sentence = f"{worker.name} is Down: {slot.machine} came back without it"
+        said.append(Tell(sentence, rank=worker.rank, attempt=worker.attempt, level="warning"))
+    return update_slot(state, replace(slot, lost=True)), said
 
 
 def _machine_lost(state: RunState, event: MachineLost, now: float) -> Absorbed:
@@ -164,17 +169,16 @@ def _machine_lost(state: RunState, event: MachineLost, now: float) -> Absorbed:
         return replace(slot, lost=True) if slot.machine == event.machine else slot
 
     hit = [w for w in state.workers if w.slot is not None and w.slot.machine == event.machine and not w.slot.lost]
-    if not hit:
-        return _ignore(state, f"no slot of this run is on {event.machine}")
     workers = tuple(replace(w, slot=mark(w.slot)) if w.slot is not None else w for w in state.workers)
     said: list[Decision] = [
-        Tell(f"{w.name} is Down: its machine {event.machine} is lost", rank=w.rank, level="warning") for w in hit
+        Tell(sentences.down(w, event.machine), rank=w.rank, attempt=w.attempt, level="warning") for w in hit
     ]
-    return replace(state, workers=workers), said
+    return replace(state, workers=workers, leaving=tuple(mark(slot) for slot in state.leaving)), said
 
 
 def _given_back(state: RunState, event: GivenBack, now: float) -> Absorbed:
-    return replace(state, leaving=tuple(slot for slot in state.leaving if slot.id != event.slot)), []
+    leaving = tuple(replace(left, accepted=True) if left.id == event.slot else left for left in state.leaving)
+    return replace(state, leaving=leaving), []
 
 
 def _stop_asked(state: RunState, event: StopAsked, now: float) -> Absorbed:

@@ -7,14 +7,8 @@ A function returns the time at which its wait is over, or None when nothing of t
 from __future__ import annotations
 
 from astra_gang.core.record import find_attempt, member_of
-from astra_gang.core.slots import has_completed, has_started, is_armed, old_alive
+from astra_gang.core.slots import has_completed, has_started, is_armed, may_run, old_alive
 from astra_gang.core.state import Phase, RunState, Worker
-
-_SILENCE_S = 30.0
-"""
-The agent itself finds a process that does not die, after the grace time and `stop_timeout_s`, and says so with its ID.
-Only when it says nothing for this much longer does the coordinator judge by itself.
-"""
 
 
 def deadline(state: RunState) -> float | None:
@@ -56,19 +50,32 @@ def arm_due(state: RunState) -> float | None:
 
 
 def stop_due(state: RunState) -> float | None:
-    """When an older attempt that was told to stop must have ended."""
+    """When the first of what was told to stop must have ended, if its agent says nothing of it."""
     if state.phase is Phase.ENDING:
-        waited_for = any(w.slot is not None for w in state.workers)
-    else:
-        waited_for = any(old_alive(state.workers[rank]) for rank in state.members)
-    if not waited_for:
-        return None
-    return state.phase_since + state.policy.stop_grace_s + state.policy.stop_timeout_s + _SILENCE_S
+        waits = any(w.slot is not None for w in state.workers)
+        return overdue_at(state, state.phase_since) if waits else None
+    waits_since = [state.phase_since for rank in state.members if old_alive(state.workers[rank])]
+    if state.phase is Phase.ASSEMBLING:
+        waits_since += [slot.left_at for slot in state.leaving if may_run(slot)]
+    return overdue_at(state, min(waits_since)) if waits_since else None
+
+
+def overdue_at(state: RunState, since: float) -> float:
+    """
+    An agent finds a process that does not die by itself, after the grace time and `stop_timeout_s`, and a machine that is
+    cut off is lost before `silence_s` is over: the coordinator judges by itself only when neither has been heard of.
+    """
+    return since + state.policy.stop_grace_s + state.policy.stop_timeout_s + state.policy.silence_s
+
+
+def nothing_old_runs(state: RunState) -> bool:
+    """Neither in the slots of the current attempt's members nor in slots that were let go."""
+    return not any(old_alive(state.workers[rank]) for rank in state.members) and not any(map(may_run, state.leaving))
 
 
 def back_off_due(state: RunState) -> float | None:
     armed = state.recorded and all(is_armed(state.workers[rank]) for rank in state.members)
-    return state.start_at if armed and not any(old_alive(state.workers[rank]) for rank in state.members) else None
+    return state.start_at if armed and nothing_old_runs(state) else None
 
 
 def start_due(state: RunState) -> float | None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from astra_gang.core.decisions import Decision, Tell
 from astra_gang.core.record import close_attempt
-from astra_gang.core.state import Outcome, Phase, RunState, Worker
+from astra_gang.core.state import Outcome, Phase, RunState, Slot, Worker
 
 Moved = tuple[RunState, list[Decision]]
 
@@ -33,7 +33,7 @@ def requeue(state: RunState, reason: str, now: float) -> Moved:
     """Give every machine back, then wait in the queue again (rule 2): nothing is kept while the rest is missing."""
     state = close_attempt(state, state.attempt, reason, now) if state.recorded else state
     number = state.attempt + 1 if state.recorded else state.attempt
-    leaving = (*state.leaving, *(w.slot for w in state.workers if w.slot is not None))
+    leaving = (*state.leaving, *let_go(state, {w.rank for w in state.workers}, reason, now))
     state = replace(
         state,
         phase=Phase.REQUEUEING,
@@ -72,9 +72,15 @@ def next_attempt(state: RunState, members: tuple[int, ...], start_at: float, why
     )
 
 
-def replace_slots(state: RunState, ranks: set[int], now: float) -> RunState:
+def let_go(state: RunState, ranks: set[int], why: str, now: float) -> tuple[Slot, ...]:
+    """The slots of these workers, as they leave."""
+    held = [w.slot for w in state.workers if w.rank in ranks and w.slot is not None]
+    return tuple(replace(slot, leaving_why=why, left_at=now) for slot in held)
+
+
+def replace_slots(state: RunState, ranks: set[int], why: str, now: float) -> RunState:
     """Let go of these workers' slots; machines that failed (rather than got lost) are left out for a while."""
-    gone = [w.slot for w in state.workers if w.rank in ranks and w.slot is not None]
+    gone = let_go(state, ranks, why, now)
     until = now + state.policy.avoid_s
     avoid = dict(state.avoid) | {slot.machine: until for slot in gone if not slot.lost}
     return replace(

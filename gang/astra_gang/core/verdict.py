@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from astra_gang.core import sentences, timing
-from astra_gang.core.decisions import Tell
+from astra_gang.core.decisions import Decision, Tell
 from astra_gang.core.record import member_of
 from astra_gang.core.slots import attempt_in, has_completed, is_usable, update_worker
 from astra_gang.core.state import OnFailure, Outcome, Phase, RunState, Worker
@@ -52,21 +52,19 @@ def _fail(state: RunState, worker: Worker, now: float) -> Moved:
     wait_s = 0.0 if by_machine else _back_off_s(state, failures)
     alone = state.policy.on_failure is OnFailure.RESTART_TASK and worker.rank != state.leader.rank
     sentence = sentences.task_restart(worker) if alone else sentences.gang_restart(worker)
-    members = __members_of_restart(state, worker) if alone else tuple(w.rank for w in state.workers)
-    why = (
-        f"{sentence} {sentences.back_off(state.attempt + 1, wait_s, failures, state.policy.budget)}"
-        if wait_s
-        else sentence
-    )
+    members = _members_of_restart(state, worker) if alone else tuple(w.rank for w in state.workers)
+    waits = sentences.back_off(state.attempt + 1, wait_s, failures, state.policy.budget)
+    why = f"{sentence} {waits}" if wait_s else sentence
     state = next_attempt(state, members, now + wait_s, why, now)
     state = replace(state, charged=None if by_machine else worker.rank)
-    return state, [
-        Tell(sentences.worker_failed(worker, machine, how), rank=worker.rank, attempt=worker.attempt, level="warning"),
-        Tell(sentence, rank=worker.rank, attempt=state.attempt, level="warning"),
-    ]
+    said: list[Decision] = [Tell(sentence, rank=worker.rank, attempt=state.attempt, level="warning")]
+    if not (slot is not None and slot.lost):  # that it is Down has been said already
+        failed = sentences.worker_failed(worker, machine, how)
+        said.insert(0, Tell(failed, rank=worker.rank, attempt=worker.attempt, level="warning"))
+    return state, said
 
 
-def __members_of_restart(state: RunState, worker: Worker) -> tuple[int, ...]:
+def _members_of_restart(state: RunState, worker: Worker) -> tuple[int, ...]:
     assembling = state.members if state.phase in (Phase.ASSEMBLING, Phase.STARTING) else ()
     return tuple(sorted({worker.rank, *assembling}))
 

@@ -1,0 +1,143 @@
+"""
+The stories under `scripts/`. `pytest tests/gang/core/test_scripts.py --rewrite` writes what the core answers into them:
+read the difference before you believe it.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pydantic import TypeAdapter
+
+from astra_gang.core import (
+    ClusterChanged,
+    Event,
+    GivenBack,
+    Ignore,
+    MachineLost,
+    NotPlaced,
+    NotReserved,
+    Phase,
+    Placed,
+    Reserved,
+    RunState,
+    SlotGone,
+    SlotSeen,
+    StopAsked,
+    Tick,
+    outstanding,
+    step,
+)
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+from script import Story  # noqa: E402  # a sibling module: tests are no package
+
+SCRIPTS = sorted((HERE / "scripts").glob("*.txt"))
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_the_story_goes_as_written(path: Path, request: pytest.FixtureRequest) -> None:
+    story, lines = Story(), []
+    for line in _commands(path):
+        lines.append(line)
+        if line and not line.startswith("#"):
+            lines += [f"> {answer}" for answer in story.play(line)]
+    text = "\n".join(lines) + "\n"
+    if request.config.getoption("--rewrite"):
+        path.write_text(text)
+    assert path.read_text() == text
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_the_story_ends_the_same_with_every_event_twice_and_stale_ones_between(path: Path) -> None:
+    past: list[Event] = []
+
+    def meddle(state: RunState, event: Event, now: float) -> RunState:
+        stale = [replace(old, rev=old.rev - 1) if isinstance(old, SlotSeen) else old for old in past[-12:]]
+        for old in (*[e for e in stale if isinstance(e, SlotSeen | GivenBack)], event):
+            state, _ = step(state, old, now)
+        past.append(event)
+        return state
+
+    assert _essence(_play(path, Story(meddle))) == _essence(_play(path, Story()))
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_a_coordinator_that_starts_again_after_any_event_wants_the_same(path: Path) -> None:
+    stored = TypeAdapter(RunState)
+
+    def meddle(state: RunState, event: Event, now: float) -> RunState:
+        again = stored.validate_json(stored.dump_json(state))
+        assert again == state
+        assert outstanding(again) == outstanding(state)
+        return again
+
+    assert _play(path, Story(meddle)) == _play(path, Story())
+
+
+@pytest.mark.parametrize("phase", list(Phase))
+@pytest.mark.parametrize(
+    "event",
+    [
+        Placed(99, (), "ethernet", "lan", ""),
+        NotPlaced(99, ""),
+        Reserved(99),
+        NotReserved(99, ""),
+        SlotSeen("nobody", 1, "ready"),
+        SlotGone("nobody"),
+        MachineLost("nowhere"),
+        GivenBack("nobody"),
+        ClusterChanged(),
+        Tick(),
+    ],
+    ids=lambda event: type(event).__name__,
+)
+def test_what_does_not_apply_changes_nothing(phase: Phase, event: Event) -> None:
+    state, now = _a_run_in(phase)
+    after, decisions = step(state, event, now)
+    if phase is Phase.PENDING and isinstance(event, ClusterChanged):
+        return
+    assert after == state
+    assert all(isinstance(decision, Ignore) for decision in decisions)
+
+
+def test_a_stop_ends_a_run_in_every_phase() -> None:
+    for phase in Phase:
+        state, now = _a_run_in(phase)
+        if phase is Phase.ENDED:
+            continue
+        state, _ = step(state, StopAsked(), now)
+        assert state.phase in (Phase.ENDING, Phase.ENDED)
+
+
+def _a_run_in(phase: Phase) -> tuple[RunState, float]:
+    """The first state of any story that is in this phase."""
+    for path in SCRIPTS:
+        story = Story()
+        for line in _commands(path):
+            if not line or line.startswith("#"):
+                continue
+            story.play(line)
+            if story.run.phase is phase and not (phase is Phase.PENDING and story.run.wants_place is False):
+                return story.run, story.now
+    raise AssertionError(f"no story comes through {phase}")
+
+
+def _commands(path: Path) -> list[str]:
+    return [line for line in path.read_text().splitlines() if not line.startswith("> ")]
+
+
+def _play(path: Path, story: Story) -> RunState:
+    for line in _commands(path):
+        if line and not line.startswith("#"):
+            story.play(line)
+    return story.run
+
+
+def _essence(state: RunState) -> object:
+    """What must not depend on repeats: where the run stands, not which report was the newest."""
+    return state.phase, state.reason, state.outcome, state.attempt, state.attempts, [w.failures for w in state.workers]
