@@ -120,7 +120,7 @@ async def test_a_newer_state_replaces_the_older_and_runs_stay_in_order_of_submis
 
 
 async def test_events_come_in_order_after_the_one_that_is_known(case: Case) -> None:
-    await case.store.commit(Batch(NOW, events=tuple(event("u1", n) for n in range(1, 8)) + (event("u2", 1),)))
+    await case.store.commit(Batch(NOW, events=(*(event("u1", n) for n in range(1, 8)), event("u2", 1))))
     assert [e.id for e in await case.store.events("u1", 2, 3)] == [3, 4, 5]
     assert await case.store.events("u1", 7, 3) == ()
     assert await case.store.events("nobody", 0, 3) == ()
@@ -210,7 +210,7 @@ async def test_a_file_that_another_program_locks_is_a_sentence(tmp_path: Path) -
 
 async def test_a_state_dir_that_can_not_be_made_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(Unavailable, match="state_dir .* can't be used"):
+    with pytest.raises(Unavailable, match=r"state_dir .* can't be used"):
         await open_store(tmp_path / "file" / "below")
 
 

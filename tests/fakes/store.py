@@ -17,6 +17,7 @@ class MemoryStore:
     Attributes:
         failing: A sentence while every commit is refused with it.
         commits: How many have been made.
+        book: The engine's entries, by slot.
         after_commit: Called after each, with their number; may raise `Crash`.
     """
 
@@ -28,7 +29,7 @@ class MemoryStore:
         self._readings: dict[str, Reading] = {}
         self._runs: dict[str, RunRecord] = {}
         self._events: dict[str, dict[int, RunEvent]] = {}
-        self._book: dict[str, BookEntry] = {}
+        self.book: dict[str, BookEntry] = {}
 
     async def begin_term(self) -> int:
         self.terms += 1
@@ -39,7 +40,7 @@ class MemoryStore:
             readings=tuple(sorted(self._readings.values(), key=lambda reading: reading.seconds)),
             runs=tuple(sorted(self._runs.values(), key=lambda run: run.state.submitted_at)),
             last_event={uid: max(events) for uid, events in self._events.items() if events},
-            book=tuple(entry for _, entry in sorted(self._book.items())),
+            book=tuple(entry for _, entry in sorted(self.book.items())),
         )
 
     async def commit(self, batch: Batch) -> None:
@@ -49,12 +50,12 @@ class MemoryStore:
         self._runs.update((run.state.uid, run) for run in batch.runs)
         for event in batch.events:
             self._events.setdefault(event.uid, {})[event.id] = event
-        self._book.update((entry.slot, entry) for entry in batch.book)
+        self.book.update((entry.slot, entry) for entry in batch.book)
         for uid in batch.forget_runs:
             self._runs.pop(uid, None)
             self._events.pop(uid, None)
         for slot in batch.forget_slots:
-            self._book.pop(slot, None)
+            self.book.pop(slot, None)
         self.commits += 1
         self.after_commit(self.commits)
 

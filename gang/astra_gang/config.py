@@ -1,0 +1,174 @@
+"""The coordinator's configuration: one TOML file, read once, checked before anything is opened."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from astra_agent.errors import InvalidRequest
+from astra_gang.core import Policy
+
+POLICY_FIELDS = tuple(f.name for f in fields(Policy) if f.name not in ("start", "on_failure", "time_limit_s"))
+"""What `[policy]` may set: bounds and budgets. How a run starts and fails is in its spec."""
+
+_POLICY = Policy()
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the coordinator listens; *netns*: path of the network namespace of that address, empty for its own."""
+
+    host: str
+    port: int
+    netns: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    state_dir: Path
+    """Where the records are; made when missing. One coordinator has it at a time."""
+    operator_token_file: Path
+    """File with the token of the API's users."""
+    agent_token_file: Path
+    """File with the token of the agents."""
+    listen: tuple[Address, ...] = (Address("127.0.0.1", 7410),)
+    """Addresses of API and link: `listen`, then `[[listen_netns]]`."""
+    workspaces: tuple[str, ...] = ("default",)
+    drives: tuple[str, ...] = ()
+    """Names that a spec may mount; where they lie is each agent's configuration."""
+    agents: Mapping[str, Path] | None = None
+    """The embedded engine's machines: name to path of the agent's unix socket."""
+    disconnect_limit_s: float = 60.0
+    """After this long without an answer an agent stops its workers. Shorter: a lost machine is replaced sooner."""
+    lost_margin_s: float = 15.0
+    """Beyond limit and grace time, until the workers of a silent machine count as stopped: SIGKILL, slow clocks."""
+    runs_kept: int = 1000
+    """Ended runs that are remembered; the oldest are forgotten with their events."""
+    policy: Policy = _POLICY
+    """`[policy]`: seconds and counts, as `astra_gang.core.state.Policy` names and explains them."""
+
+
+def load(path: Path) -> Config:
+    """
+    Raises:
+        InvalidRequest: The file can't be read or a value is wrong; the sentence names the field.
+    """
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidRequest(f"{path} can't be read ({error.strerror})") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"{path} is no TOML: {error}") from error
+    return parse(table)
+
+
+def parse(table: Mapping[str, Any]) -> Config:
+    """As `load`, from a table that has been read."""
+    unknown = sorted(set(table) - set(_FIELDS) - {"listen_netns"})
+    if unknown:
+        raise InvalidRequest(f"{unknown[0]} is no setting; there are {', '.join(sorted(_FIELDS))}", unknown[0])
+    for name in ("state_dir", "operator_token_file", "agent_token_file"):
+        if name not in table:
+            raise InvalidRequest(
+                f"{name} is missing: it is the path of a {'folder' if name == 'state_dir' else 'file'}", name
+            )
+    values = {name: _FIELDS[name](table[name], name) for name in _FIELDS if name in table}
+    config = Config(**values)
+    if "listen_netns" in table:
+        extra = _netns_addresses(table["listen_netns"])
+        config = replace(config, listen=(*(config.listen if "listen" in table else ()), *extra))
+    if not config.listen:
+        raise InvalidRequest("listen is empty: give at least one address, such as 127.0.0.1:7410", "listen")
+    return config
+
+
+def parse_address(text: object, field: str, netns: str = "") -> Address:
+    if isinstance(text, str):
+        host, colon, port = text.rpartition(":")
+        if host and colon and port.isdecimal() and 0 <= int(port) <= 65535:
+            return Address(host.removeprefix("[").removesuffix("]"), int(port), netns)
+    raise InvalidRequest(f"{field} is {text!r}: it must be host:port, such as 127.0.0.1:7410", field)
+
+
+def _addresses(value: object, field: str) -> tuple[Address, ...]:
+    return tuple(parse_address(text, f"{field}[{i}]") for i, text in enumerate(_list(value, field)))
+
+
+def _netns_addresses(value: object) -> tuple[Address, ...]:
+    found = []
+    for i, entry in enumerate(_list(value, "listen_netns")):
+        field = f"listen_netns[{i}]"
+        if not isinstance(entry, dict) or set(entry) != {"netns", "address"}:
+            raise InvalidRequest(f"{field} must have exactly netns and address", field)
+        netns = str(_path(entry["netns"], f"{field}.netns"))
+        found.append(parse_address(entry["address"], f"{field}.address", netns))
+    return tuple(found)
+
+
+def _list(value: object, field: str) -> list[object]:
+    if not isinstance(value, list):
+        raise InvalidRequest(f"{field} is {value!r}: it must be a list", field)
+    return value
+
+
+def _names(value: object, field: str) -> tuple[str, ...]:
+    names = _list(value, field)
+    for i, name in enumerate(names):
+        if not isinstance(name, str) or not name:
+            raise InvalidRequest(f"{field}[{i}] is {name!r}: it must be a name", field)
+    return tuple(str(name) for name in names)
+
+
+def _path(value: object, field: str) -> Path:
+    if not isinstance(value, str) or not value.startswith("/"):
+        raise InvalidRequest(f"{field} is {value!r}: it must be an absolute path", field)
+    return Path(value)
+
+
+def _sockets(value: object, field: str) -> dict[str, Path]:
+    if not isinstance(value, dict):
+        raise InvalidRequest(f"{field} is {value!r}: it must be a table of machine = path of its agent's socket", field)
+    return {name: _path(path, f"{field}.{name}") for name, path in value.items()}
+
+
+def _number(value: object, field: str, least: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= 1e9:
+        raise InvalidRequest(f"{field} is {value!r}: it must be a number from {least:g} to 1e9", field)
+    return float(value)
+
+
+def _count(value: object, field: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 10**6:
+        raise InvalidRequest(f"{field} is {value!r}: it must be a whole number from 0 to 1000000", field)
+    return value
+
+
+def _policy(value: object, field: str) -> Policy:
+    if not isinstance(value, dict):
+        raise InvalidRequest(f"{field} is {value!r}: it must be a table", field)
+    unknown = sorted(set(value) - set(POLICY_FIELDS))
+    if unknown:
+        raise InvalidRequest(f"{field}.{unknown[0]} is no setting; there are {', '.join(POLICY_FIELDS)}", field)
+    given: dict[str, Any] = {
+        name: _count(v, f"{field}.{name}") if not name.endswith("_s") else _number(v, f"{field}.{name}", 0)
+        for name, v in value.items()
+    }
+    return replace(Policy(), **given)
+
+
+_FIELDS: dict[str, Callable[[Any, str], Any]] = {
+    "state_dir": _path,
+    "operator_token_file": _path,
+    "agent_token_file": _path,
+    "listen": _addresses,
+    "workspaces": _names,
+    "drives": _names,
+    "agents": _sockets,
+    "disconnect_limit_s": lambda value, field: _number(value, field, 1),
+    "lost_margin_s": lambda value, field: _number(value, field, 1),
+    "runs_kept": _count,
+    "policy": _policy,
+}
