@@ -70,7 +70,7 @@ class Policy:
     stop_timeout_s: float = 60.0
     """After the grace time: a process that has not died by then is stuck in the kernel."""
     silence_s: float = 360.0
-    """Longer than the disconnect limit with its margin: how long an agent may say nothing of what it was told to stop."""
+    """For how long an agent may be silent about a stop: longer than the disconnect limit and its margin."""
     backoff_first_s: float = 10.0
     backoff_max_s: float = 300.0
     budget: int = 10

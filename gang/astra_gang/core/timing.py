@@ -62,8 +62,8 @@ def stop_due(state: RunState) -> float | None:
 
 def overdue_at(state: RunState, since: float) -> float:
     """
-    An agent finds a process that does not die by itself, after the grace time and `stop_timeout_s`, and a machine that is
-    cut off is lost before `silence_s` is over: the coordinator judges by itself only when neither has been heard of.
+    An agent finds a process that does not die by itself, after the grace time and `stop_timeout_s`, and a machine that
+    is cut off is lost before `silence_s` is over: only when neither was heard of does the coordinator judge by itself.
     """
     return since + state.policy.stop_grace_s + state.policy.stop_timeout_s + state.policy.silence_s
 
