@@ -5,6 +5,8 @@ import os
 
 import jax
 
+jax.config.update("jax_cpu_collectives_implementation", "gloo")  # a CPU has none without it; GPUs have NCCL
+
 jax.distributed.initialize(
     coordinator_address=f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}",
     num_processes=int(os.environ["WORLD_SIZE"]),
