@@ -20,7 +20,7 @@ setup: ## install what a dev cluster needs (scripts/setup says what before it do
 	@scripts/setup demo
 
 demo: setup ## a gang of four on this machine: start, kill one, restart in place, complete, clean up
-	@$(AS_ROOT) scripts/demo
+	@$(AS_ROOT) $(BIN)/astra demo
 
 test: setup-levels ## the tests; LEVELS="core contract" runs some of them
 	@LEVELS="$(LEVELS)" $(BIN)/pytest
@@ -44,7 +44,7 @@ init: ## build the first process of containers
 	@scripts/build-init
 
 simulate: setup-test ## the long simulation of the gang core; STEPS=1000000 SEED=1
-	@$(BIN)/python -m tests.gang.simulate --steps $(STEPS) $(if $(SEED),--seed $(SEED))
+	@ASTRA_SIMULATE_STEPS=$(STEPS) $(if $(SEED),ASTRA_SIMULATE_SEED=$(SEED)) $(BIN)/pytest tests/gang/core/test_simulation.py
 
 bench: setup-test ## the figures of docs/performance.md; ONLY=slots runs one
 	@$(AS_ROOT) $(BIN)/python -m bench $(ONLY)

@@ -16,9 +16,35 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = tuple(ROOT / part for part in ("agent", "cli", "dns", "driver", "gang", "netprobe"))
 
 PURE = (
+    "astra_agent.attach",
+    "astra_agent.containerd.host_layout",
+    "astra_agent.containerd.mountinfo",
+    "astra_agent.containerd.oci",
+    "astra_agent.containerd.passwd",
+    "astra_agent.containerd.reference",
+    "astra_agent.containerd.rootfs",
+    "astra_agent.containerd.spec",
+    "astra_agent.containerd.stopping",
     "astra_agent.errors",
+    "astra_agent.runtime",
     "astra_agent.wire",
+    "astra_cli.documents",
+    "astra_cli.render",
     "astra_gang.core",
+    "astra_gang.engine",
+    "astra_gang.engines.book",
+    "astra_gang.environment",
+    "astra_gang.fit",
+    "astra_gang.hosts",
+    "astra_gang.placement",
+    "astra_gang.plan",
+    "astra_gang.quantities",
+    "astra_gang.ranks",
+    "astra_gang.shape",
+    "astra_gang.shortage",
+    "astra_gang.sightings",
+    "astra_gang.slurm",
+    "astra_gang.spec",
 )
 """Modules, and packages with all that is in them. Whatever of ours they import is held to the same."""
 
