@@ -1,0 +1,1 @@
+"""The subcommands of `astra`, a file for each family."""

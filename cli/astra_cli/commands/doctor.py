@@ -1,0 +1,48 @@
+"""`astra doctor`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from astra_cli import context
+from astra_cli import doctor as doctors
+from astra_cli.invocation import json_option
+from astra_cli.output import Output
+from astra_cli.render import Cell
+
+MARKS = {
+    "ok": Cell("ok     ", "green"),
+    "warning": Cell("warning", "yellow"),
+    "missing": Cell("MISSING", "bold red"),
+}
+
+
+@click.command()
+@click.option("--agent", "agents", multiple=True, type=Path, metavar="SOCKET", help="Ask this agent, too.")
+@click.option("--state", metavar="DIR", help="Where a dev cluster's data would lie.")
+@json_option
+def doctor(agents: tuple[Path, ...], state: str | None, as_json: bool) -> int:
+    """What this machine lacks, each with its fix.
+
+    Exits 1 when it can be neither an agent nor a dev cluster."""
+    found = doctors.examine(context.dev_state(os.environ, state))
+    for socket in agents:
+        found += asyncio.run(doctors.agent(socket))
+    fit = all(finding.level != "missing" for finding in found)
+    output = Output(as_json=as_json)
+    if as_json:
+        output.document({"fit": fit, "machine": doctors.machine(), "findings": [asdict(finding) for finding in found]})
+        return 0 if fit else 1
+    output.line(Cell(doctors.machine(), "dim"))
+    for finding in found:
+        output.line(MARKS[finding.level], Cell(finding.sentence))
+        if finding.fix:
+            output.line(Cell("       "), Cell(f"fix: {finding.fix}", "cyan"))
+    verdict = "This machine can be an agent and a dev cluster." if fit else "This machine lacks what is marked MISSING."
+    output.line(Cell(verdict, "bold"))
+    return 0 if fit else 1

@@ -1,0 +1,85 @@
+"""
+The `astra` command.
+
+Errors end here: each becomes one sentence on standard error, and the exit status of its row in
+`astra_agent.errors.HANDLING`. A bug of ours keeps its traceback and exits with 70.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import click
+
+from astra_agent.errors import AstraError, handling
+from astra_cli.commands import act, completion, demo, dev, doctor, look, run
+from astra_cli.output import complain
+
+INTERRUPTED = 130
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="astraeus", prog_name="astra")
+def cli() -> None:
+    """Training on several machines at once: gangs placed whole, started together, restarted together."""
+
+
+@cli.group()
+def astraeus() -> None:
+    """The same commands by another name."""
+
+
+for _command in (run.run, look.status, look.ranks, look.events, look.logs, act.execute, act.stop, look.nodes):
+    cli.add_command(_command)
+    astraeus.add_command(_command)
+for _command in (dev.dev, doctor.doctor, completion.completion, demo.demo):
+    cli.add_command(_command)
+
+
+def main() -> NoReturn:
+    sys.exit(invoke(sys.argv[1:]))
+
+
+def invoke(arguments: Sequence[str]) -> int:
+    """Run one command line. Returns its exit status."""
+    try:
+        status = cli.main(list(arguments), prog_name="astra", standalone_mode=False)
+    except click.exceptions.Abort:
+        return INTERRUPTED
+    except click.ClickException as error:
+        complain(_usage(error))
+        return 2
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more at its end
+        return 1
+    except BaseExceptionGroup as group:
+        return _fail(_first(group))
+    except AstraError as error:
+        return _fail(error)
+    return status if isinstance(status, int) else 0
+
+
+def _fail(error: BaseException) -> int:
+    if not isinstance(error, AstraError):
+        raise error
+    complain(str(error))
+    return handling(error).exit
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _usage(error: click.ClickException) -> str:
+    """click's message as our sentence, with the help that has the answer."""
+    message = error.format_message().strip().rstrip(".")
+    path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "astra"
+    return f"{message[:1].lower()}{message[1:]}; see `{path} --help`"

@@ -1,0 +1,155 @@
+"""
+What `astra run` submits: a file's document, or one made of flags. Pure but for `read`; the coordinator checks the spec.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from astra_agent.errors import InvalidRequest
+
+Json = dict[str, Any]
+
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_UNITS_BYTES = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40, "K": 10**3, "M": 10**6, "G": 10**9}
+
+
+@dataclass(frozen=True, slots=True)
+class RunFlags:
+    """`astra run` without a file. Empty or None: not given."""
+
+    name: str
+    image: str
+    machines: int | None = None
+    gpus: int | None = None
+    start: str | None = None
+    on_failure: str | None = None
+    env: tuple[str, ...] = ()
+    drives: tuple[str, ...] = ()
+    time_limit: str | None = None
+    cpu_cores: float | None = None
+    memory: str | None = None
+    command: tuple[str, ...] = ()
+
+
+def read(path: Path) -> Json:
+    """
+    Raises:
+        InvalidRequest: the file can't be read, is neither JSON nor YAML, or is no document of a run.
+    """
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise InvalidRequest(f"the run file {path} can't be read: {why}") from error
+    return parse(text, str(path))
+
+
+def parse(text: str, source: str) -> Json:
+    """JSON when it looks like it, else YAML; the same document either way."""
+    try:
+        document = json.loads(text) if text.lstrip().startswith("{") else yaml.safe_load(text)
+    except json.JSONDecodeError as error:
+        raise InvalidRequest(
+            f"{source} is no JSON: {error.msg} in line {error.lineno}, column {error.colno}"
+        ) from error
+    except yaml.YAMLError as error:
+        raise InvalidRequest(f"{source} is no YAML: {' '.join(str(error).split())}") from error
+    except RecursionError as error:
+        raise InvalidRequest(f"{source} is nested too deeply for a run file") from error
+    if not isinstance(document, dict):
+        raise InvalidRequest(f"{source} must hold an object with `metadata` and `spec`, not {_kind(document)}")
+    try:
+        json.dumps(document, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidRequest(f"{source} holds a value that JSON does not have: {error}; put it in quotes") from error
+    return document
+
+
+def named(document: Json, name: str) -> Json:
+    """The document with another name: `astra run FILE --name NAME`."""
+    metadata = document.get("metadata")
+    return {**document, "metadata": {**(metadata if isinstance(metadata, dict) else {}), "name": name}}
+
+
+def build(flags: RunFlags) -> Json:
+    """
+    The document that the flags stand for. Several machines without `--start` are a gang.
+
+    Raises:
+        InvalidRequest: a flag's value is not in its form.
+    """
+    resources: Json = {}
+    if flags.machines is not None:
+        resources["machines"] = flags.machines
+    if flags.gpus is not None:
+        resources["gpu_requests"] = {"count": flags.gpus}
+    if flags.cpu_cores is not None:
+        resources["cpu_cores"] = flags.cpu_cores
+    if flags.memory is not None:
+        resources["memory_bytes"] = byte_count(flags.memory, "--memory")
+    template: Json = {"image": flags.image}
+    if flags.command:
+        template["command"] = flags.command[0]
+        template["args"] = list(flags.command[1:])
+    if flags.env:
+        template["env"] = dict(_env(item) for item in flags.env)
+    if flags.drives:
+        template["datavolume_refs"] = [_drive(item) for item in flags.drives]
+    if flags.time_limit is not None:
+        template["time_limit_seconds"] = seconds(flags.time_limit, "--time-limit")
+    if resources:
+        template["requested_resources"] = resources
+    spec: Json = {"task_template": template}
+    start = flags.start or ("Gang" if (flags.machines or 1) > 1 else None)
+    if start:
+        spec["start"] = start
+    if flags.on_failure:
+        spec["on_failure"] = flags.on_failure
+    return {"metadata": {"name": flags.name}, "spec": spec}
+
+
+def seconds(text: str, field: str) -> int:
+    """`90s`, `30m`, `24h`, `2d`, a bare number of seconds, or several: `1h30m`."""
+    if text.isdecimal():
+        return int(text)
+    if re.fullmatch(r"(\d+[smhd])+", text) is None:
+        raise InvalidRequest(f"{field} must be a time such as 90s, 30m, 24h or 2d, not {text!r}", field)
+    return sum(int(count) * _UNITS_S[unit] for count, unit in re.findall(r"(\d+)([smhd])", text))
+
+
+def byte_count(text: str, field: str) -> int:
+    """`16Gi`, `512Mi`, `1.5Gi`, or a bare number of bytes."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(|Ki|Mi|Gi|Ti|K|M|G)", text)
+    if match is None:
+        raise InvalidRequest(f"{field} must be a size such as 512Mi or 16Gi, not {text!r}", field)
+    return int(float(match[1]) * _UNITS_BYTES[match[2]])
+
+
+def _env(item: str) -> tuple[str, str]:
+    name, equals, value = item.partition("=")
+    if not equals or not name:
+        raise InvalidRequest(f"--env must be NAME=VALUE, not {item!r}", "--env")
+    return name, value
+
+
+def _drive(item: str) -> Json:
+    parts = item.split(":")
+    if (
+        len(parts) not in (2, 3)
+        or not parts[0]
+        or not parts[1].startswith("/")
+        or parts[2:] not in ([], ["ro"], ["rw"])
+    ):
+        raise InvalidRequest(f"--drive must be NAME:/PATH or NAME:/PATH:ro, not {item!r}", "--drive")
+    return {"name": parts[0], "mount_path": parts[1], "mode": "ReadOnly" if parts[2:] == ["ro"] else "ReadWrite"}
+
+
+def _kind(value: object) -> str:
+    return "nothing" if value is None else f"a {type(value).__name__}"
