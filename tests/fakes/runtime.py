@@ -1,9 +1,9 @@
 """
 Containers and images in memory: behaves as the docstrings of `astra_agent.runtime` say, and fails when it is told to.
 
-The object is the machine's runtime, not the agent's: it outlives a crash of the agent, which a test plays by dropping the
-agent and making another one on the same fake. Programs are one shell script (`sh -c "…"`) of the few words in `_Program`;
-anything else runs until it is ended by `exit`, `terminate` or `kill`.
+The object is the machine's runtime, not the agent's: it outlives a crash of the agent, which a test plays by dropping
+the agent and making another one on the same fake. Programs are one shell script (`sh -c "…"`) of the few words in
+`_Program`; anything else runs until it is ended by `exit`, `terminate` or `kill`.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from astra_agent.runtime import (
     RuntimeFacts,
 )
 
+_FIRST_PID = 2**22 + 4711
+"""Beyond what Linux gives to processes: no look into /proc finds somebody else there."""
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -95,7 +97,7 @@ class FakeContainers:
         self.kills: Counter[str] = Counter()
         self.plans: list[ContainerPlan] = []
         self._containers: dict[str, _Container] = {}
-        self._pids = itertools.count(4711)
+        self._pids = itertools.count(_FIRST_PID)
         self._create_errors: list[AstraError] = []
         self._start_errors: list[AstraError] = []
         self._up = asyncio.Event()

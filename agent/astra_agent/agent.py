@@ -1,0 +1,300 @@
+"""
+The agent of one machine: all its slots, who may have what, and what is said to the coordinator. It knows no link and no
+socket; both call it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+
+from astra_agent import facts, host_files, plans
+from astra_agent.attach import attach
+from astra_agent.config import AgentConfig
+from astra_agent.errors import AstraError, Conflict, HostFault, NotFound, Stale
+from astra_agent.lease import Lease
+from astra_agent.logs import Logs
+from astra_agent.network import SlotNetworks
+from astra_agent.outbox import Outbox
+from astra_agent.patience import Patience
+from astra_agent.records import AgentRecord, Book, Ending, SlotRecord
+from astra_agent.runtime import Containers, Images
+from astra_agent.slots import Slot, is_same_request
+from astra_agent.tools import Holdings, Tools
+from astra_agent.wire import (
+    Arm,
+    Directive,
+    Finish,
+    Hello,
+    MachineFacts,
+    Refused,
+    SlotGone,
+    SlotRequest,
+    SlotStatus,
+    Start,
+    Stop,
+)
+
+log = logging.getLogger(__name__)
+
+_EPOCH_BITS = 32
+
+
+class Agent:
+    """
+    Args:
+        config: The state directory in it is this agent's alone, from before this object is made.
+    Attributes:
+        outbox: Reports for the coordinator.
+        facts_changed: Set when the machine's facts are not what they were.
+    """
+
+    def __init__(self, config: AgentConfig, containers: Containers, images: Images) -> None:
+        boot = facts.boot_id(config.boot_id_file)
+        book = Book(config.state_dir)
+        self.outbox = Outbox()
+        self.facts_changed = asyncio.Event()
+        self._config = config
+        self._record: AgentRecord = book.open(boot)
+        self._counter = itertools.count(1)
+        self._tools = Tools(
+            config=config,
+            facts=facts.find(config),
+            boot=boot,
+            book=book,
+            containers=containers,
+            images=images,
+            patience=Patience(config.name, self._runtime_changed),
+            networks=SlotNetworks(config),
+            holdings=Holdings(),
+            logs=Logs(config.state_dir / "logs", config.log_max_bytes, config.log_keep_bytes),
+            resolv_conf=host_files.resolv_conf(
+                host_files.machine_resolv_confs(),
+                loopback_reachable=config.slot_network == "host" and config.netns is None,
+            ),
+            hosts=host_files.machine_hosts(),
+        )
+        self._slots: dict[str, Slot] = {}
+        self._of_another_boot: list[SlotRecord] = []
+        self._group: asyncio.TaskGroup | None = None
+        self._load()
+
+    def _load(self) -> None:
+        for record in self._tools.book.load():
+            if record.boot != self._tools.boot:
+                self._of_another_boot.append(record)
+                continue
+            self._tools.holdings.restore(record)
+            self._slots[record.request.slot] = self._new_slot(record)
+        for slot in self._tools.book.unreadable:
+            log.error("record_unreadable slot=%s", slot)
+
+    # Its life -----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """For ever; may be cancelled, which stops no container."""
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            for slot in self._slots.values():
+                self.outbox.put(slot.status())
+                group.create_task(self._attend(slot), name=slot.id)
+            group.create_task(self._sweep(), name="sweep")
+            group.create_task(self._tools.logs.rotate_for_ever(self._growing_logs, self._config.log_check_s))
+            group.create_task(self._tools.patience.watch(self._tools.containers.list, self._config.runtime_check_s))
+
+    async def _attend(self, slot: Slot) -> None:
+        await slot.run()
+        self._tools.holdings.release(slot.id)
+        del self._slots[slot.id]
+        self._prune_logs()
+
+    async def _sweep(self) -> None:
+        """What an earlier boot, or a state directory that is gone, has left."""
+        for record in self._of_another_boot:
+            slot = record.request.slot
+            log.warning("slot_gone slot=%s reason=the machine was booted", slot)
+            await self._tools.networks.tear_down(slot)
+            self._tools.book.bury(slot, record.ending or Ending(code=1, reason="The machine was booted"))
+        for found in await self._tools.patience.call(self._tools.containers.list):
+            slot = found.labels.get(plans.LABEL_SLOT, "")
+            if slot and slot not in self._slots and slot not in self._tools.book.unreadable:
+                log.warning("container_without_record container=%s", found.id)
+                with contextlib.suppress(AstraError):
+                    await self._tools.patience.call(self._tools.containers.remove, found.id)
+        self._prune_logs()
+
+    # Slots, for the engine ----------------------------------------------------------------------------------------
+
+    def put_slot(self, request: SlotRequest) -> tuple[SlotStatus, bool]:
+        """
+        Begin a slot. Returns its status, and whether it is new. Idempotent.
+
+        Raises:
+            Conflict: another slot of this ID is there, or was; or one of its GPUs is held.
+            InvalidRequest: a GPU that is not on this machine.
+            HostFault: this machine takes no new slots, or can't record one.
+        """
+        if (known := self._slots.get(request.slot)) is not None:
+            if not is_same_request(known.record.request, request):
+                raise Conflict(f"slot {request.slot} is there already, with another request; choose a new ID")
+            return known.status(), False
+        if self._tools.book.tombstone(request.slot) is not None:
+            raise Conflict(f"slot {request.slot} has ended; choose a new ID")
+        if sentence := self._undying():
+            raise HostFault(f"{self._config.name} takes no new slots: {sentence}")
+        attach(self._tools.facts, request)
+        self._tools.holdings.claim_gpus(request)
+        try:
+            slot = self._new_slot(SlotRecord(request, self._tools.boot))
+            slot.save(slot.record)
+        except HostFault:
+            self._tools.holdings.release(request.slot)
+            raise
+        self._slots[request.slot] = slot
+        if self._group is not None:
+            self._group.create_task(self._attend(slot), name=slot.id)
+        log.info("slot_accepted run=%s slot=%s image=%s", request.run.name, slot.id, request.image)
+        return slot.status(), True
+
+    def slot(self, slot: str) -> Slot:
+        """Raises: NotFound."""
+        if slot not in self._slots:
+            raise NotFound(f"there is no slot {slot} on {self._config.name}")
+        return self._slots[slot]
+
+    def slots(self) -> tuple[SlotStatus, ...]:
+        return tuple(self._slots[slot].status() for slot in sorted(self._slots))
+
+    async def wait(self, slot: str, timeout_s: float) -> Ending | None:
+        """How the slot ended; None when it has not within *timeout_s*. Raises: NotFound."""
+        if (known := self._slots.get(slot)) is not None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(known.ended.wait(), timeout_s)
+            if not known.ended.is_set():
+                return None
+        ending = self._tools.book.tombstone(slot)
+        if ending is None:
+            raise NotFound(f"there is no slot {slot} on {self._config.name}, and never was")
+        return ending
+
+    def finish(self, slot: str, ending: Ending) -> None:
+        """End the slot; one that is not there will never be. Idempotent. Raises: HostFault."""
+        if slot in self._slots:
+            self._slots[slot].finish(ending)
+        elif self._tools.book.tombstone(slot) is None:
+            self._tools.book.bury(slot, ending)
+
+    # The coordinator ----------------------------------------------------------------------------------------------
+
+    def hello(self) -> Hello:
+        return Hello(version=version("astraeus"), boot=self._tools.boot, facts=self.facts(), slots=self.slots())
+
+    def obey_term(self, term: int) -> None:
+        """From now on, nothing of an older term. Raises: Stale when *term* is older; HostFault."""
+        if term < self._record.term:
+            raise Stale(f"the coordinator's term {term} is older than {self._record.term}, which this agent has obeyed")
+        if term > self._record.term:
+            record = replace(self._record, term=term)
+            self._tools.book.save_agent(record)
+            self._record = record
+
+    def obey(self, directive: Directive) -> SlotGone | Refused | None:
+        """What it wants is recorded and under way when this returns. Idempotent; None when it was taken."""
+        slot = self._slots.get(directive.slot)
+        if slot is None:
+            return SlotGone(slot=directive.slot)
+        try:
+            self.obey_term(directive.term)
+            match directive:
+                case Arm():
+                    slot.arm(directive)
+                case Start():
+                    slot.start(directive)
+                case Stop():
+                    slot.stop(directive)
+                case Finish():
+                    slot.finish(Ending(directive.code, directive.reason), directive.term)
+        except (Stale, HostFault) as error:
+            log.warning("directive_refused kind=%s slot=%s reason=%s", directive.kind, directive.slot, error)
+            return Refused(slot=directive.slot, reason=str(error))
+        return None
+
+    def acknowledged(self, seq: int) -> None:
+        """The coordinator has every report up to *seq*."""
+        for status in self.outbox.acknowledge(seq):
+            slot = self._slots.get(status.slot)
+            for attempt in status.attempts:
+                if slot is not None and attempt.state == "exited":
+                    slot.acknowledge(attempt.attempt)
+
+    def lease_over(self, lease: Lease) -> None:
+        """Cut off for too long: this machine's workers are given up by now, and end here before others take over."""
+        log.error("lease_over limit_s=%g", lease.limit_s)
+        for slot in self._slots.values():
+            try:
+                slot.stop_alone(f"No answer from the coordinator for {lease.limit_s:g} s")
+            except HostFault as error:
+                log.error("slot_not_stopped slot=%s reason=%s", slot.id, error)
+
+    # What the machine is ------------------------------------------------------------------------------------------
+
+    def facts(self) -> MachineFacts:
+        return self._tools.facts.model_copy(update={"out_of_use": self._out_of_use()})
+
+    def _out_of_use(self) -> str | None:
+        if sentence := self._undying() or self._tools.patience.sentence():
+            return sentence
+        if self._tools.book.unreadable:
+            names = ", ".join(sorted(self._tools.book.unreadable))
+            return f"the record of slot {names} can't be read; remove it from {self._config.state_dir}/records"
+        return None
+
+    def is_running(self, slot: str, attempt: int) -> bool:
+        """Whether more may still be written to the attempt's log."""
+        return slot in self._slots and self._slots[slot].is_running(attempt)
+
+    def _undying(self) -> str | None:
+        return next((slot.stuck for slot in self._slots.values() if slot.stuck), None)
+
+    @property
+    def logs(self) -> Logs:
+        return self._tools.logs
+
+    @property
+    def containers(self) -> Containers:
+        return self._tools.containers
+
+    @property
+    def boot(self) -> str:
+        return self._tools.boot
+
+    # Inside -------------------------------------------------------------------------------------------------------
+
+    def _new_slot(self, record: SlotRecord) -> Slot:
+        return Slot(record, self._tools, self._slot_changed, self._next_rev)
+
+    def _next_rev(self) -> int:
+        """Grows across restarts without a write for each change."""
+        return self._record.epoch << _EPOCH_BITS | next(self._counter)
+
+    def _slot_changed(self, slot: Slot) -> None:
+        self.outbox.put(slot.status())
+        self.facts_changed.set()
+
+    def _runtime_changed(self) -> None:
+        for slot in self._slots.values():
+            slot.publish()
+        self.facts_changed.set()
+
+    def _growing_logs(self) -> Iterator[Path]:
+        for slot in self._slots.values():
+            yield from slot.growing_logs()
+
+    def _prune_logs(self) -> None:
+        self._tools.logs.prune({path for slot in self._slots.values() for path in slot.kept_logs()})

@@ -1,0 +1,63 @@
+"""One running agent: its lock, its slots, its socket and its link, until it is told to end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from astra_agent.agent import Agent
+from astra_agent.config import AgentConfig
+from astra_agent.dial import Dialer
+from astra_agent.errors import HostFault, InvalidRequest
+from astra_agent.lease import LeaseKeeper
+from astra_agent.link import Link
+from astra_agent.local_api import LocalApi
+from astra_agent.runtime import Containers, Images
+
+log = logging.getLogger(__name__)
+
+
+async def serve(config: AgentConfig, containers: Containers, images: Images, stop: asyncio.Event) -> None:
+    """
+    Run the agent until *stop* is set. Containers run on: another agent on the same state directory finds them.
+
+    Raises:
+        InvalidRequest: the configuration is wrong, or another agent uses the state directory.
+        HostFault: this machine can't serve.
+    """
+    with locked(config.state_dir):
+        agent = Agent(config, containers, images)
+        async with Dialer(config) as dialer, LocalApi(agent).serve(config.socket), asyncio.TaskGroup() as group:
+            tasks = [group.create_task(agent.run(), name="agent")]
+            if config.coordinator:
+                lease = LeaseKeeper(config.state_dir / "lease.json", agent.boot)
+                tasks.append(group.create_task(Link(agent, dialer, lease).run(), name="link"))
+            log.info("agent_up machine=%s socket=%s boot=%s", config.name, config.socket, agent.boot)
+            await stop.wait()
+            for task in tasks:
+                task.cancel()
+    log.info("agent_down machine=%s", config.name)
+
+
+@contextlib.contextmanager
+def locked(state_dir: Path) -> Iterator[None]:
+    """Hold the state directory; the kernel lets go of it when this process dies. Raises: InvalidRequest, HostFault."""
+    try:
+        state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(state_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise HostFault(f"state_dir {state_dir} can't be used: {error.strerror}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(descriptor)
+        raise InvalidRequest(f"another agent uses state_dir {state_dir}; stop it, or give each its own") from error
+    try:
+        yield
+    finally:
+        os.close(descriptor)

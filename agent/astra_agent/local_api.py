@@ -1,0 +1,152 @@
+"""
+The agent's unix socket, the door of the machine's engine and of the driver: HTTP with JSON. A handler decodes, calls
+the agent, encodes; errors leave as one sentence each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import stat
+from collections.abc import AsyncIterator, Awaitable, Callable
+from importlib.metadata import version
+from pathlib import Path
+
+from aiohttp import web
+from pydantic import ValidationError
+
+from astra_agent.agent import Agent
+from astra_agent.errors import AstraError, InvalidRequest, handling
+from astra_agent.records import Ending
+from astra_agent.wire import PROTOCOL, SlotRequest
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+_WAIT_DEFAULT_S = 30.0
+_WAIT_MAX_S = 600.0
+_SHUTDOWN_S = 1.0
+
+
+class LocalApi:
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+
+    @contextlib.asynccontextmanager
+    async def serve(self, path: Path) -> AsyncIterator[None]:
+        """
+        Listen on *path* while the context is open. A socket that an earlier agent left is replaced.
+
+        Raises: InvalidRequest when something else is there.
+        """
+        _make_room(path)
+        runner = web.AppRunner(self.application(), shutdown_timeout=_SHUTDOWN_S)
+        await runner.setup()
+        try:
+            await web.UnixSite(runner, str(path)).start()
+            path.chmod(0o660)
+            yield
+        finally:
+            await runner.cleanup()
+            path.unlink(missing_ok=True)
+
+    def application(self) -> web.Application:
+        application = web.Application(middlewares=[_errors_as_sentences])
+        application.add_routes(
+            [
+                web.get("/v1/health", self._health),
+                web.get("/v1/facts", self._facts),
+                web.get("/v1/slots", self._slots),
+                web.put("/v1/slots/{slot}", self._put),
+                web.get("/v1/slots/{slot}", self._slot),
+                web.get("/v1/slots/{slot}/wait", self._wait),
+                web.delete("/v1/slots/{slot}", self._delete),
+            ]
+        )
+        return application
+
+    async def _health(self, _: web.Request) -> web.Response:
+        try:
+            runtime = await self._agent.containers.probe()
+        except AstraError as error:
+            document: dict[str, object] = {"runtime": None, "findings": [str(error)]}
+        else:
+            document = {"runtime": dataclasses.asdict(runtime), "findings": list(runtime.findings)}
+        about = {"version": version("astraeus"), "protocol": PROTOCOL, "boot": self._agent.boot}
+        return web.json_response(about | document)
+
+    async def _facts(self, _: web.Request) -> web.Response:
+        return _json(self._agent.facts().model_dump_json())
+
+    async def _slots(self, _: web.Request) -> web.Response:
+        return web.json_response({"items": [status.model_dump(mode="json") for status in self._agent.slots()]})
+
+    async def _slot(self, request: web.Request) -> web.Response:
+        return _json(self._agent.slot(request.match_info["slot"]).status().model_dump_json())
+
+    async def _put(self, request: web.Request) -> web.Response:
+        wanted = _slot_request(await request.read())
+        if wanted.slot != request.match_info["slot"]:
+            raise InvalidRequest(
+                f"slot is {wanted.slot!r}; expected {request.match_info['slot']!r} as in the path", "slot"
+            )
+        status, is_new = self._agent.put_slot(wanted)
+        return _json(status.model_dump_json(), 201 if is_new else 200)
+
+    async def _wait(self, request: web.Request) -> web.Response:
+        timeout_s = _number(request, "timeout_s", _WAIT_DEFAULT_S)
+        ending = await self._agent.wait(request.match_info["slot"], min(timeout_s, _WAIT_MAX_S))
+        return web.Response(status=204) if ending is None else web.json_response(dataclasses.asdict(ending))
+
+    async def _delete(self, request: web.Request) -> web.Response:
+        ending = Ending(code=int(_number(request, "code", 0)), reason=request.query.get("reason", ""))
+        self._agent.finish(request.match_info["slot"], ending)
+        return web.json_response({}, status=202)
+
+
+def _make_room(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise InvalidRequest(f"socket {path} is there and is no socket; remove it or choose another path", "socket")
+        path.unlink()
+
+
+def _slot_request(body: bytes) -> SlotRequest:
+    try:
+        return SlotRequest.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise InvalidRequest(f"{where or 'the body'}: {first['msg']}", where or None) from error
+
+
+def _number(request: web.Request, name: str, default: float) -> float:
+    text = request.query.get(name)
+    try:
+        return default if text is None else float(text)
+    except ValueError as error:
+        raise InvalidRequest(f"{name} is {text!r}; expected a number", name) from error
+
+
+def _json(text: str, status: int = 200) -> web.Response:
+    return web.Response(text=text, status=status, content_type="application/json")
+
+
+@web.middleware
+async def _errors_as_sentences(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except AstraError as error:
+        status, code, message = handling(error).http, type(error).__name__, str(error)
+        field = error.field if isinstance(error, InvalidRequest) else None
+    except web.HTTPException as error:
+        status, code, message, field = (
+            error.status,
+            "InvalidRequest",
+            f"{request.method} {request.path}: {error.reason}",
+            None,
+        )
+    return web.json_response({"error": {"message": message, "field": field, "code": code}}, status=status)

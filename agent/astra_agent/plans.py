@@ -1,0 +1,108 @@
+"""From a prepared slot and what an attempt was told, to the plan of its container. Values in, values out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from astra_agent.attach import Attachment
+from astra_agent.config import AgentConfig
+from astra_agent.errors import InvalidRequest
+from astra_agent.records import AttemptRecord, Prepared, SlotRecord
+from astra_agent.runtime import BindMount, ContainerPlan, ImageConfig
+from astra_agent.wire import SlotRequest
+
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+LABEL_SLOT = "astraeus.slot"
+LABEL_ATTEMPT = "astraeus.attempt"
+LABEL_RUN = "astraeus.run"
+
+
+def container_id(slot: str, attempt: int) -> str:
+    return f"{slot}-a{attempt}"
+
+
+def arguments(request: SlotRequest, image: ImageConfig) -> tuple[str, ...]:
+    """The program and its arguments. Raises: InvalidRequest when neither the run nor the image names one."""
+    if request.command:
+        return (*request.command, *request.args)
+    found = (*image.entrypoint, *(request.args or image.command))
+    if not found:
+        raise InvalidRequest(f'image "{request.image}" has no command of its own; set command', "command")
+    return found
+
+
+def working_dir(request: SlotRequest, image: ImageConfig) -> str:
+    return request.working_dir or image.working_dir or "/"
+
+
+def search_path(request: SlotRequest, image: ImageConfig) -> str:
+    return request.env.get("PATH") or image.env.get("PATH") or DEFAULT_PATH
+
+
+def environment(
+    request: SlotRequest, image: ImageConfig, told: Mapping[str, str], attached: Mapping[str, str], uid: int
+) -> dict[str, str]:
+    """The image's, then ours, then what the attempt was told, then the user's own: the last one wins (rule 7)."""
+    ours = {"HOSTNAME": request.worker, "HOME": image.env.get("HOME") or ("/root" if uid == 0 else "/")}
+    return {"PATH": DEFAULT_PATH, **image.env, **ours, **attached, **told, **request.env}
+
+
+def drive_mounts(request: SlotRequest, drives: Mapping[str, Path]) -> tuple[BindMount, ...]:
+    """Raises: InvalidRequest naming a drive that this machine does not have, or that lies nowhere."""
+    return tuple(
+        BindMount(str(_drive(drives, mount.name)), mount.mount_path, mount.read_only) for mount in request.drives
+    )
+
+
+def _drive(drives: Mapping[str, Path], name: str) -> Path:
+    if name not in drives:
+        has = ", ".join(sorted(drives)) or "none"
+        raise InvalidRequest(f'drive "{name}" is not on this machine; it has: {has}', "drives")
+    return drives[name]
+
+
+def container_plan(
+    config: AgentConfig,
+    record: SlotRecord,
+    prepared: Prepared,
+    attempt: AttemptRecord,
+    attachment: Attachment,
+    *,
+    netns: Path,
+    log_path: Path,
+    files: Path,
+) -> ContainerPlan:
+    """
+    Args:
+        netns: What the container joins.
+        files: Folder with the attempt's hosts, resolv.conf and hostname.
+    """
+    request = record.request
+    name = container_id(request.slot, attempt.number)
+    return ContainerPlan(
+        id=name,
+        labels={LABEL_SLOT: request.slot, LABEL_ATTEMPT: str(attempt.number), LABEL_RUN: request.run.uid},
+        image=prepared.image,
+        args=prepared.args,
+        env=environment(request, prepared.image.config, attempt.env, attachment.env, prepared.uid),
+        working_dir=prepared.working_dir,
+        hostname=request.worker,
+        log_path=str(log_path),
+        netns=str(netns),
+        cgroup_path=f"{config.cgroup_parent.rstrip('/')}/{name}",
+        mounts=(*drive_mounts(request, config.drives), *_file_mounts(files)),
+        uid=prepared.uid,
+        gid=prepared.gid,
+        groups=prepared.groups,
+        cpu_cores=request.cpu_cores,
+        memory_bytes=request.memory_bytes,
+        shm_bytes=request.shm_bytes,
+        spec_edits=attachment.spec_edit,
+    )
+
+
+def _file_mounts(files: Path) -> tuple[BindMount, ...]:
+    """Writable, as programs expect of /etc/hosts; the files are the attempt's own."""
+    return tuple(BindMount(str(files / name), f"/etc/{name}") for name in ("hosts", "resolv.conf", "hostname"))

@@ -1,0 +1,99 @@
+"""Preparing a slot: image, drives, command, network, address and port. Everything that takes long happens here."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from astra_agent import plans, ports
+from astra_agent.attach import attach
+from astra_agent.errors import DeadlineExceeded, HostFault, Unavailable
+from astra_agent.records import Prepared
+from astra_agent.runtime import BindMount, PreparedImage
+from astra_agent.tools import Tools
+from astra_agent.wire import SlotRequest
+
+_BACKOFF_FIRST_S = 1.0
+_BACKOFF_MAX_S = 30.0
+
+
+async def prepare(request: SlotRequest, tools: Tools, progress: Callable[[str], None]) -> Prepared:
+    """
+    Make a slot ready. May be done again from the start whatever is there of it already; may be cancelled.
+
+    Raises:
+        InvalidRequest: what the user asked for is not there.
+        HostFault: this machine can't provide it.
+        Unavailable: the registry has not answered within its bound.
+    """
+    attach(tools.facts, request)
+    mounts = plans.drive_mounts(request, tools.config.drives)
+    _check_drives(request, mounts)
+    image = await _pull(request, tools, progress)
+    args = plans.arguments(request, image.config)
+    working_dir = plans.working_dir(request, image.config)
+    progress("Checking the command")
+    uid, gid, groups = await tools.patience.call(
+        tools.images.check_command,
+        image,
+        args,
+        plans.search_path(request, image.config),
+        working_dir,
+        request.user if request.user is not None else image.config.user,
+        mounts,
+    )
+    progress("Setting up the network")
+    address, port = await _hold(request.slot, tools)
+    await tools.networks.set_up(request.slot, address)
+    return Prepared(image, args, working_dir, uid, gid, groups, address, port)
+
+
+def _check_drives(request: SlotRequest, mounts: tuple[BindMount, ...]) -> None:
+    for drive, mount in zip(request.drives, mounts, strict=True):
+        if not Path(mount.source).exists():
+            raise HostFault(f'drive "{drive.name}" is not mounted: {mount.source} is not there')
+
+
+async def _pull(request: SlotRequest, tools: Tools, progress: Callable[[str], None]) -> PreparedImage:
+    """A registry that does not answer is asked again within a bound; a runtime for as long as it takes."""
+    auth = (request.registry_auth.username, request.registry_auth.password) if request.registry_auth else None
+    deadline_s = time.monotonic() + tools.config.registry_patience_s
+    backoff_s = _BACKOFF_FIRST_S
+    while True:
+        try:
+            return await tools.images.prepare(request.image, auth, progress)
+        except (Unavailable, DeadlineExceeded) as error:
+            if not await _runtime_answers(tools):
+                away_s = time.monotonic()
+                await tools.patience.call(tools.containers.list)
+                deadline_s += time.monotonic() - away_s
+                continue
+            if time.monotonic() + backoff_s > deadline_s:
+                raise
+            progress(f"{error}; asking again in {backoff_s:g} s")
+        await asyncio.sleep(backoff_s)
+        backoff_s = min(2 * backoff_s, _BACKOFF_MAX_S)
+
+
+async def _runtime_answers(tools: Tools) -> bool:
+    try:
+        await tools.containers.list()
+    except (Unavailable, DeadlineExceeded) as error:
+        tools.patience.unanswered(error)
+        return False
+    return True
+
+
+async def _hold(slot: str, tools: Tools) -> tuple[str, int]:
+    """Choose an address and a port, and hold them."""
+    config, holdings = tools.config, tools.holdings
+    async with holdings.choosing:
+        port = await asyncio.to_thread(ports.free_port, config.netns, frozenset(holdings.ports))
+        holdings.ports[port] = slot
+        if config.slot_network == "host" or config.own_network is None:
+            return config.address, port
+        address = ports.free_address(config.own_network, config.address, frozenset(holdings.addresses))
+        holdings.addresses[address] = slot
+        return address, port

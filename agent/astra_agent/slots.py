@@ -1,0 +1,288 @@
+"""
+A slot: prepared once, holding attempts one after the other, finished once. It judges directives by their fences, writes
+down what they want and wakes whoever does it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from astra_agent import host_files, plans
+from astra_agent.attach import attach
+from astra_agent.attempts import Attempt
+from astra_agent.errors import AstraError, HostFault, InvalidRequest, Stale
+from astra_agent.lease import now
+from astra_agent.prepare import prepare
+from astra_agent.records import AttemptRecord, Ending, SlotRecord, StopWish
+from astra_agent.runtime import ContainerPlan
+from astra_agent.status import Seen, slot_status
+from astra_agent.tools import Tools
+from astra_agent.wire import Arm, Fault, SlotRequest, SlotStatus, Start, Stop
+
+log = logging.getLogger(__name__)
+
+_PROGRESS_EVERY_S = 1.0
+_CLEAN_AGAIN_S = 5.0
+
+
+class Slot:
+    """
+    Args:
+        record: As it was last saved.
+        changed: Called with this slot after each change that others may want to know.
+        next_rev: The revision of its next status.
+    Attributes:
+        ended: Set when nothing is left of the slot.
+    """
+
+    def __init__(
+        self, record: SlotRecord, tools: Tools, changed: Callable[[Slot], None], next_rev: Callable[[], int]
+    ) -> None:
+        self.record = record
+        self.ended = asyncio.Event()
+        self._tools = tools
+        self._changed = changed
+        self._next_rev = next_rev
+        self._rev = next_rev()
+        self._progress = ""
+        self._progress_s = float("-inf")
+        self._finishing = asyncio.Event()
+        self._group: asyncio.TaskGroup | None = None
+        self._attempts = {one.number: Attempt(one.number, self, tools) for one in record.attempts}
+        if record.ending is not None:
+            self._begin_finish()
+
+    @property
+    def id(self) -> str:
+        return self.record.request.slot
+
+    @property
+    def stuck(self) -> str | None:
+        return next((attempt.stuck for attempt in self._attempts.values() if attempt.stuck), None)
+
+    def status(self) -> SlotStatus:
+        stopping = frozenset(attempt.number for attempt in self._attempts.values() if attempt.stopping)
+        away = self._tools.patience.sentence()
+        return slot_status(self.record, Seen(self._rev, self._progress, away, stopping, self.stuck))
+
+    def growing_logs(self) -> Iterator[Path]:
+        for attempt in self.record.attempts:
+            if attempt.exit is None:
+                yield self._tools.logs.path(self.id, attempt.number)
+
+    def kept_logs(self) -> Iterator[Path]:
+        for attempt in self.record.attempts:
+            yield self._tools.logs.path(self.id, attempt.number)
+
+    def is_running(self, attempt: int) -> bool:
+        """Whether more may still be written to its log."""
+        found = self.record.attempt(attempt)
+        return found is not None and found.exit is None
+
+    def running_container(self) -> str | None:
+        """Of the newest attempt that has started and not ended."""
+        for attempt in reversed(self.record.attempts):
+            if attempt.started and attempt.exit is None:
+                return plans.container_id(self.id, attempt.number)
+        return None
+
+    # Directives: each raises `Stale` when it is older than what has been seen, and does nothing when it is done already
+
+    def arm(self, directive: Arm) -> None:
+        self._check_term(directive.term)
+        number = directive.attempt
+        if number <= self.record.stopped_through:
+            raise Stale(f"attempt {number} of {self.id} was stopped before")
+        if number < self.record.newest:
+            raise Stale(f"attempt {number} of {self.id} is older than {self.record.newest}, which is armed")
+        if number == self.record.newest:
+            self._remember(directive.term)
+            return
+        if self.record.phase != "ready" or self.record.ending is not None:
+            raise Stale(f"slot {self.id} is {self.status().phase}, not ready")
+        attempt = AttemptRecord(number, directive.env, directive.hosts)
+        record = replace(self.record, term=directive.term, newest=number, detail="", fault=None)
+        self.save(record.with_attempt(attempt))
+        self._attempts[number] = Attempt(number, self, self._tools)
+        self._attend(self._attempts[number])
+
+    def start(self, directive: Start) -> None:
+        self._check_term(directive.term)
+        number = directive.attempt
+        attempt = self.record.attempt(number)
+        if number != self.record.newest or attempt is None:
+            raise Stale(f"attempt {number} of {self.id} can't be started: the newest is {self.record.newest}")
+        if attempt.start_wanted or attempt.stop is not None or attempt.failed is not None:
+            self._remember(directive.term)
+            return
+        self.save(replace(self.record, term=directive.term).with_attempt(replace(attempt, start_wanted=True)))
+        self._attempts[number].wake()
+
+    def stop(self, directive: Stop) -> None:
+        self._check_term(directive.term)
+        self._stop_through(directive.attempt, directive.grace_s, term=directive.term)
+
+    def finish(self, ending: Ending, term: int | None = None) -> None:
+        """*term* None: the machine's own engine wants it, who is never stale. The first ending stands."""
+        if term is not None:
+            self._check_term(term)
+        if self.record.ending is not None:
+            return
+        term = self.record.term if term is None else term
+        self._stop_through(self.record.newest, self.record.request.stop_grace_s, term=term, ending=ending)
+        self._begin_finish()
+
+    def stop_alone(self, why: str) -> None:
+        """The agent itself ends what runs, at once: somebody else may take its place the next moment."""
+        self._stop_through(self.record.newest, 0.0, term=self.record.term, why=why)
+
+    def _check_term(self, term: int) -> None:
+        if term < self.record.term:
+            raise Stale(f"term {term} is older than {self.record.term}, which slot {self.id} has obeyed")
+
+    def _remember(self, term: int) -> None:
+        if term > self.record.term:
+            self.save(replace(self.record, term=term))
+
+    def _stop_through(
+        self, number: int, grace_s: float, *, term: int, why: str = "", ending: Ending | None = None
+    ) -> None:
+        record = replace(
+            self.record,
+            term=term,
+            stopped_through=max(number, self.record.stopped_through),
+            ending=ending or self.record.ending,
+        )
+        for attempt in self.record.attempts:
+            if attempt.number <= number and attempt.exit is None:
+                record = record.with_attempt(_with_stop(attempt, grace_s, why))
+        if record != self.record:
+            self.save(record)
+        for attempt in record.attempts:
+            self._attempts[attempt.number].wake()
+
+    # Its life -----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Returns when the slot has ended and nothing of it is left. May be cancelled; another agent goes on."""
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            preparing = group.create_task(self._prepare())
+            for attempt in self._attempts.values():
+                self._attend(attempt)
+            await self._finishing.wait()
+            preparing.cancel()
+        await self._clean()
+        log.info("slot_ended run=%s slot=%s", self.record.request.run.name, self.id)
+        self.ended.set()
+
+    def acknowledge(self, number: int) -> None:
+        """The exit of this attempt has arrived at the coordinator."""
+        if number in self._attempts:
+            self._attempts[number].acknowledge()
+
+    async def _prepare(self) -> None:
+        if self.record.phase != "preparing":
+            return
+        request = self.record.request
+        try:
+            prepared = await prepare(request, self._tools, self._say_progress)
+        except AstraError as error:
+            fault: Fault = "user" if isinstance(error, InvalidRequest) else "machine"
+            log.warning("slot_failed run=%s slot=%s fault=%s reason=%s", request.run.name, self.id, fault, error)
+            record = replace(self.record, phase="failed", detail=str(error), fault=fault)
+        else:
+            log.info("slot_ready run=%s slot=%s port=%s", request.run.name, self.id, prepared.port)
+            record = replace(self.record, phase="ready", detail="", prepared=prepared)
+        self._progress = ""
+        self.save(replace(record, request=request.model_copy(update={"registry_auth": None})))
+
+    def _say_progress(self, sentence: str) -> None:
+        """Told at most once a second: reports of progress are many, and only the newest is worth a message."""
+        self._progress = sentence
+        if now() - self._progress_s >= _PROGRESS_EVERY_S:
+            self._progress_s = now()
+            self.publish()
+
+    def _attend(self, attempt: Attempt) -> None:
+        if self._group is not None:
+            self._group.create_task(attempt.run(), name=f"{self.id}-a{attempt.number}")
+
+    def _begin_finish(self) -> None:
+        for attempt in self._attempts.values():
+            attempt.acknowledge()
+        self._finishing.set()
+
+    async def _clean(self) -> None:
+        """Network, files and record go; the tombstone comes last, so that a crash before it cleans once more."""
+        while True:
+            try:
+                await self._tools.networks.tear_down(self.id)
+                shutil.rmtree(self._tools.slot_folder(self.id), ignore_errors=True)
+                self._tools.book.bury(self.id, self.record.ending or Ending(code=1, reason=""))
+            except HostFault as error:
+                log.warning("slot_not_cleaned slot=%s reason=%s", self.id, error)
+                await asyncio.sleep(_CLEAN_AGAIN_S)
+            else:
+                return
+
+    # What its attempts need ---------------------------------------------------------------------------------------
+
+    def save(self, record: SlotRecord) -> None:
+        """Durable, remembered and told, in this order. Raises: HostFault, and nothing has changed."""
+        self._tools.book.save(record)
+        self.record = record
+        self.publish()
+
+    def publish(self) -> None:
+        self._rev = self._next_rev()
+        self._changed(self)
+
+    def plan(self, attempt: AttemptRecord) -> ContainerPlan:
+        """The plan of the attempt's container; its files are written."""
+        prepared, request = self.record.prepared, self.record.request
+        if prepared is None:
+            raise HostFault(f"slot {self.id} is not prepared")
+        machine_hosts = self._tools.hosts if request.image == "host" else ""
+        files = self.files(attempt.number)
+        host_files.write(
+            files,
+            {
+                "hosts": host_files.hosts(request.worker, prepared.address, attempt.hosts, machine_hosts),
+                "resolv.conf": self._tools.resolv_conf,
+                "hostname": f"{request.worker}\n",
+            },
+        )
+        return plans.container_plan(
+            self._tools.config,
+            self.record,
+            prepared,
+            attempt,
+            attach(self._tools.facts, request),
+            netns=self._tools.networks.path(self.id),
+            log_path=self._tools.logs.path(self.id, attempt.number),
+            files=files,
+        )
+
+    def files(self, attempt: int) -> Path:
+        return self._tools.slot_folder(self.id) / f"a{attempt}"
+
+
+def _with_stop(attempt: AttemptRecord, grace_s: float, why: str) -> AttemptRecord:
+    """The sooner of two stops wins; the first reason stays."""
+    wish = StopWish(grace_s, now() + grace_s, why)
+    if attempt.stop is None:
+        return replace(attempt, stop=wish)
+    if attempt.stop.deadline_s <= wish.deadline_s:
+        return attempt
+    return replace(attempt, stop=replace(wish, why=attempt.stop.why or why))
+
+
+def is_same_request(one: SlotRequest, other: SlotRequest) -> bool:
+    """Credentials aside: they may be newer, and are forgotten once the image is there."""
+    return one.model_copy(update={"registry_auth": None}) == other.model_copy(update={"registry_auth": None})
