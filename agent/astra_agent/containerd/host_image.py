@@ -74,6 +74,12 @@ class HostImage:
         for name in found.difference(containers):
             await self.remove(name)
 
+    def view(self) -> dict[str, str | None]:
+        """What a container sees beside the root file system: from path to place, None for an empty folder."""
+        plan = self.layout()
+        hidden = dict.fromkeys((*plan.unseen, *plan.masked))
+        return {**hidden, **{shown.path: shown.path for shown in plan.shown}}
+
     def layout(self) -> Layout:
         """As the machine is mounted at this moment. Blocking, and quick."""
         mounts = mountinfo.parse(Path("/proc/self/mountinfo").read_text())
