@@ -83,16 +83,16 @@ def status(pid: int) -> dict[str, str]:
 
 
 def process(pid: int) -> Process | None:
-    """What a stop must know of a process; None when it is gone."""
+    """What a stop must know of a process of a container; None when it is gone, or in no container."""
     fields = status(pid)
-    if not fields:
+    if len(_namespace_pids(fields)) < 2:
         return None
     term = 1 << (signal.SIGTERM - 1)
     handled = int(fields["SigCgt"], 16) | int(fields["SigBlk"], 16)
     return Process(
         pid=pid,
         parent=int(fields["PPid"]),
-        inner_pid=int(fields["NSpid"].split()[-1]),
+        inner_pid=int(_namespace_pids(fields)[1]),
         handles_term=bool(handled & term),
         zombie=fields["State"].startswith("Z"),
         reads=_pipe(pid, 0),
@@ -110,8 +110,28 @@ def _pipe(pid: int, descriptor: int) -> str:
 
 def is_init(pid: int) -> bool:
     """Whether it is the first process of a PID namespace below this one."""
-    inner = status(pid).get("NSpid", "").split()
-    return len(inner) > 1 and inner[-1] == "1"
+    return _namespace_pids(status(pid))[1:2] == ["1"]
+
+
+def _namespace_pids(fields: dict[str, str]) -> list[str]:
+    """The IDs of a process: on the machine, in its container, in namespaces that were made inside of that."""
+    return fields.get("NSpid", "").split()
+
+
+def runs(pid: int, program: str) -> bool:
+    """Whether it was started as *program*."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(program.encode() + b"\0")
+    except _GONE:
+        return False
+
+
+def session(pid: int) -> int:
+    """The session that a process belongs to; 0 when it is gone."""
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return 0
 
 
 def send(pid: int, number: int, cgroup: str) -> None:

@@ -1,11 +1,11 @@
 """
-From a plan to an OCI runtime spec, and from a container's spec to that of an exec in it. Pure: whatever it depends on of
-this machine is in *machine*.
+From a plan to an OCI runtime spec, and from a container's spec to that of an exec in it. Pure: whatever it depends on
+of this machine is in *machine*.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -52,6 +52,7 @@ _READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-tr
 _DEVICES = ((1, 3), (1, 5), (1, 7), (1, 8), (1, 9), (5, 0), (5, 2), (136, None))
 
 _CPU_PERIOD_US = 100_000
+_CPU_SHARES_MAX = 262_144
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +73,19 @@ class Machine:
     processes: int
 
 
-def container_spec(plan: ContainerPlan, machine: Machine) -> Spec:
-    """The whole spec, with the plan's own edits applied last."""
+def container_spec(plan: ContainerPlan, machine: Machine, image_mounts: Sequence[Spec] = ()) -> Spec:
+    """
+    The whole spec, with the plan's own edits applied last.
+
+    Args:
+        image_mounts: What belongs to the image, besides its root file system; the plan's own mounts lie over them.
+    """
     spec: Spec = {
         "ociVersion": "1.0.2",
         "process": _process(plan, machine),
         "root": {"path": "rootfs", "readonly": False},
         "hostname": plan.hostname,
-        "mounts": _mounts(plan, machine),
+        "mounts": _mounts(plan, machine, image_mounts),
         "linux": {
             "cgroupsPath": plan.cgroup_path,
             "namespaces": _namespaces(plan.netns, machine.cgroup_version),
@@ -119,12 +125,14 @@ def _process(plan: ContainerPlan, machine: Machine) -> Spec:
     }
 
 
-def _mounts(plan: ContainerPlan, machine: Machine) -> list[Spec]:
-    """Parents before what lies in them; of equals the plan's later."""
+def _mounts(plan: ContainerPlan, machine: Machine, image_mounts: Sequence[Spec]) -> list[Spec]:
+    """The image's first; then parents before what lies in them, where of equals the plan's come last and so win."""
     own = [
         _mount("/proc", "proc", "proc", "nosuid", "noexec", "nodev"),
         _mount("/dev", "tmpfs", "tmpfs", "nosuid", "strictatime", "mode=755", "size=65536k"),
-        _mount("/dev/pts", "devpts", "devpts", "nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"),
+        _mount(
+            "/dev/pts", "devpts", "devpts", "nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"
+        ),
         _mount("/dev/shm", "tmpfs", "shm", "nosuid", "noexec", "nodev", "mode=1777", *_shm_size(plan)),
         _mount("/dev/mqueue", "mqueue", "mqueue", "nosuid", "noexec", "nodev"),
         _mount(INIT, "bind", machine.init_path, "bind", "ro", "nosuid", "nodev"),
@@ -132,7 +140,7 @@ def _mounts(plan: ContainerPlan, machine: Machine) -> list[Spec]:
         _mount("/sys/fs/cgroup", "cgroup", "cgroup", "nosuid", "noexec", "nodev", "relatime", "ro"),
     ]
     mounts = [*own, *(bind(mount) for mount in plan.mounts)]
-    return sorted(mounts, key=lambda mount: mount["destination"].rstrip("/").count("/"))
+    return [*image_mounts, *sorted(mounts, key=lambda mount: mount["destination"].rstrip("/").count("/"))]
 
 
 def bind(mount: BindMount) -> Spec:
@@ -163,7 +171,7 @@ def _resources(plan: ContainerPlan, machine: Machine) -> Spec:
         resources["memory"] = {"limit": plan.memory_bytes}
     if plan.cpu_cores:
         resources["cpu"] = {
-            "shares": max(2, round(plan.cpu_cores * 1024)),
+            "shares": min(max(2, round(plan.cpu_cores * 1024)), _CPU_SHARES_MAX),
             "quota": max(1000, round(plan.cpu_cores * _CPU_PERIOD_US)),
             "period": _CPU_PERIOD_US,
         }

@@ -1,7 +1,7 @@
 """
 The first process of every container: `init.c`, built once for this machine.
 
-`python3 -m astra_agent.init` builds it (`scripts/build-init` does that); the agent does it by itself where it is missing.
+`python3 -m astra_agent.init` builds it (`scripts/build-init` does that); the agent does so where it is missing.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def program() -> Path:
     if compiler is None:
         raise HostFault(
             f"{_PROGRAM}, the first process of containers, has not been built, and there is no C compiler here: "
-            "install one with a static libc (Debian, Ubuntu: apt install gcc libc6-dev), or copy the file from a machine "
-            "of the same kind"
+            "install one with a static libc (Debian, Ubuntu: apt install gcc libc6-dev), or copy the file from a "
+            "machine of the same kind"
         )
     made = _PROGRAM.with_suffix(f".{os.getpid()}")
     built = subprocess.run([compiler, *_FLAGS, "-o", made, _SOURCE], check=False, capture_output=True, text=True)

@@ -1,0 +1,224 @@
+"""
+The port `Containers` on containerd. Every sequence here may be cut off at any point, by containerd's end or by ours,
+and be begun again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from contextlib import suppress
+from pathlib import Path
+
+from astra_agent.containerd import facts, proc
+from astra_agent.containerd.cleaning import Cleaner
+from astra_agent.containerd.client import Client
+from astra_agent.containerd.creating import Creator
+from astra_agent.containerd.execs import Wish, open_exec
+from astra_agent.containerd.facts import Service
+from astra_agent.containerd.host_image import HostImage
+from astra_agent.containerd.proto import containers_pb2, namespaces_pb2, tasks_pb2
+from astra_agent.containerd.services import CONTAINER_LIST, NAMESPACE_CREATE, TASK_WAIT
+from astra_agent.containerd.tasks import Tasks
+from astra_agent.containerd.terminating import terminate
+from astra_agent.errors import AstraError, Conflict, DeadlineExceeded, HostFault, NotFound, Unavailable
+from astra_agent.runtime import ContainerPlan, ContainerStatus, ExecSession, ExitStatus, FoundContainer, RuntimeFacts
+
+_KILLED = 128 + signal.SIGKILL
+_RETRY_S = 0.1
+"""Between questions to a containerd that is away; it is back some 0.5 s after its start."""
+_DOUBT_S = 15.0
+"""How long a Start whose outcome is not known waits for containerd to come back."""
+_RUNC_STATE = Path("/run/containerd/runc")
+"""Where runc's state is when nobody says otherwise."""
+
+_STATES = {
+    tasks_pb2.CREATED: "created",
+    tasks_pb2.RUNNING: "running",
+    tasks_pb2.STOPPED: "stopped",
+    tasks_pb2.PAUSED: "running",
+    tasks_pb2.PAUSING: "running",
+}
+
+
+class ContainerdContainers:
+    """
+    Args:
+        client: Its namespace is this agent's alone.
+        state_dir: The agent's own folder.
+        cgroup_parent: Absolute in the cgroup hierarchy. The cgroup of container X is `<cgroup_parent>/X`: the plans
+            must say the same, so that it is found when nothing else of the container is known.
+        init_path: The first process of containers, see `astra_agent.init.program`.
+        host_image: What makes containers of the image `host`; None: with its default settings.
+        snapshotter: Must work, or `probe` refuses.
+        runc_root: Where runc keeps its state; None: containerd's default. See `Tasks`.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        state_dir: Path,
+        cgroup_parent: str,
+        init_path: Path,
+        host_image: HostImage | None = None,
+        snapshotter: str = "overlayfs",
+        runc_root: Path | None = None,
+    ) -> None:
+        self._client = client
+        self._cgroup_parent = cgroup_parent.rstrip("/")
+        self._execs = state_dir / "exec"
+        self._snapshotter = snapshotter
+        self._cgroups = proc.Cgroups.of_this_machine()
+        self._tasks = Tasks(client, runc_root)
+        host_image = host_image or HostImage(state_dir)
+        self._creator = Creator(self._tasks, host_image, init_path, self._cgroups.version)
+        runc_state = (runc_root or _RUNC_STATE) / client.namespace
+        self._cleaner = Cleaner(self._tasks, self._cgroups, runc_state, self._execs, host_image)
+        self._creating: dict[str, asyncio.Task[None]] = {}
+        self._service: Service | None = None
+
+    # The port -----------------------------------------------------------------------------------------------------
+
+    async def probe(self) -> RuntimeFacts:
+        self._service = None
+        service = await self._ask_service()
+        limits = facts.limits_of(self._client.socket)
+        return RuntimeFacts(
+            version=service.version,
+            cgroup_version=self._cgroups.version,
+            memlock_unlimited=limits.memlock_unlimited,
+            findings=tuple(facts.findings(limits)),
+        )
+
+    async def create(self, plan: ContainerPlan) -> None:
+        if plan.cgroup_path != self._cgroup(plan.id):
+            raise ValueError(f"the cgroup of {plan.id} must be {self._cgroup(plan.id)}, not {plan.cgroup_path}")
+        task = self._creating.get(plan.id)
+        if task is None:
+            task = self._creating[plan.id] = asyncio.create_task(self._create(plan))
+            task.add_done_callback(lambda _: self._creating.pop(plan.id, None))
+        await asyncio.shield(task)
+
+    async def start(self, container: str) -> None:
+        deadline = asyncio.get_running_loop().time() + _DOUBT_S
+        while True:
+            try:
+                await self._tasks.start(container)
+                return
+            except NotFound:
+                raise NotFound(f"container {container} is not there (any more): create it first") from None
+            except AstraError as error:
+                # A second Start of what runs is refused as well: what the task is now says what came of the first.
+                state = (await self._state_after_doubt(container, deadline)).state
+                if state in ("running", "stopped"):
+                    return
+                if state == "absent" or isinstance(error, HostFault):
+                    raise HostFault(f"{container} did not start: {error}") from error
+                if asyncio.get_running_loop().time() > deadline:
+                    raise
+
+    async def status(self, container: str) -> ContainerStatus:
+        return self._status_of(container, await self._tasks.get(container))
+
+    async def wait(self, container: str) -> ExitStatus:
+        request = tasks_pb2.WaitRequest(container_id=container)
+        while True:
+            try:
+                answer = await self._client.call(TASK_WAIT, request, timeout_s=None)
+            except NotFound:
+                return ExitStatus(None)
+            except (Unavailable, DeadlineExceeded, HostFault):
+                # containerd or the shim has ended: the next answer tells what is left.
+                await asyncio.sleep(_RETRY_S)
+            else:
+                return self._exit_of(container, answer.exit_status)
+
+    async def terminate(self, container: str) -> None:
+        await terminate(self._cgroups, self._cgroup(container))
+
+    async def kill(self, container: str) -> None:
+        """Directly, since runc takes some 20 ms for it; with the first process the kernel ends all the others."""
+        await asyncio.to_thread(self._kill, self._cgroup(container))
+
+    async def processes(self, container: str) -> tuple[int, ...]:
+        return tuple(self._cgroups.processes(self._cgroup(container)))
+
+    async def remove(self, container: str) -> None:
+        if creating := self._creating.get(container):
+            await asyncio.wait((creating,))
+        service = await self._ask_service()
+        await self._cleaner.remove(container, self._cgroup(container), service.keeps_exits)
+
+    async def list(self) -> tuple[FoundContainer, ...]:
+        request = containers_pb2.ListContainersRequest()
+        records, tasks = await asyncio.gather(self._client.call(CONTAINER_LIST, request), self._tasks.list())
+        by_id = {task.id: task for task in tasks}
+        labels = {record.id: dict(record.labels) for record in records.containers}
+        return tuple(
+            FoundContainer(name, labels.get(name, {}), self._status_of(name, by_id.get(name)))
+            for name in sorted(labels.keys() | by_id.keys())
+        )
+
+    async def exec(
+        self, container: str, args: tuple[str, ...], tty: bool, stdin: bool, width: int, height: int
+    ) -> ExecSession:
+        wish = Wish(args, tty, stdin, width, height)
+        folder = self._execs / container
+        return await open_exec(self._tasks, folder, container, self._cgroup(container), self._cgroups, wish)
+
+    async def close(self) -> None:
+        """Let what is being created come to its end. The client stays open."""
+        while self._creating:
+            await asyncio.wait(self._creating.values())
+
+    # Inside -------------------------------------------------------------------------------------------------------
+
+    def _cgroup(self, container: str) -> str:
+        return f"{self._cgroup_parent}/{container}"
+
+    async def _ask_service(self) -> Service:
+        """Once; again after containerd was away, since it may be another version then."""
+        if self._service is None:
+            self._service = await facts.ask_service(self._client, self._snapshotter)
+            namespace = namespaces_pb2.Namespace(name=self._client.namespace)
+            request = namespaces_pb2.CreateNamespaceRequest(namespace=namespace)
+            with suppress(Conflict):
+                await self._client.call(NAMESPACE_CREATE, request)
+        return self._service
+
+    async def _create(self, plan: ContainerPlan) -> None:
+        service = await self._ask_service()
+        try:
+            await self._creator.create(plan, service.keeps_exits)
+        except Unavailable:
+            self._service = None
+            raise
+
+    async def _state_after_doubt(self, container: str, deadline: float) -> ContainerStatus:
+        while True:
+            try:
+                return await self.status(container)
+            except (Unavailable, DeadlineExceeded):
+                if asyncio.get_running_loop().time() > deadline:
+                    raise
+                await asyncio.sleep(_RETRY_S)
+
+    def _status_of(self, container: str, task: tasks_pb2.Process | None) -> ContainerStatus:
+        if task is None:
+            return ContainerStatus("absent")
+        match _STATES.get(task.status):
+            case "stopped":
+                return ContainerStatus("stopped", self._exit_of(container, task.exit_status))
+            case "created":
+                return ContainerStatus("created", pid=task.pid)
+            case _:
+                return ContainerStatus("running", pid=task.pid)
+
+    def _exit_of(self, container: str, code: int) -> ExitStatus:
+        """The counters of the cgroup are there until the task is deleted; 137 without them is a kill."""
+        return ExitStatus(code, code == _KILLED and self._cgroups.out_of_memory_kills(self._cgroup(container)) > 0)
+
+    def _kill(self, cgroup: str) -> None:
+        for pid in self._cgroups.processes(cgroup):
+            proc.send(pid, signal.SIGKILL, cgroup)

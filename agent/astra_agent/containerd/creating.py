@@ -1,0 +1,87 @@
+"""
+Creating a container, up to where its program waits before its first instruction.
+
+The record comes before the snapshot, since the collector takes a snapshot that nothing refers to; and nothing is asked
+of containerd that is not needed here: this is on the way of every restart of a gang.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from astra_agent.containerd import facts
+from astra_agent.containerd.host_image import HostImage
+from astra_agent.containerd.proto.types_pb2 import Mount
+from astra_agent.containerd.rootfs import HostRoot, SnapshotRoot, root_of
+from astra_agent.containerd.spec import Machine, Spec, container_spec
+from astra_agent.containerd.tasks import Tasks
+from astra_agent.errors import Conflict, HostFault
+from astra_agent.runtime import ContainerPlan
+
+
+class Creator:
+    def __init__(self, tasks: Tasks, host_image: HostImage, init_path: Path, cgroup_version: Literal[1, 2]) -> None:
+        self._tasks = tasks
+        self._host_image = host_image
+        self._init_path = init_path
+        self._cgroup_version = cgroup_version
+
+    async def create(self, plan: ContainerPlan, keeps_exits: bool) -> None:
+        """
+        Idempotent; goes on where an earlier one was cut off. Must not be cancelled.
+
+        Raises: Unavailable, HostFault; what has been made stays until the container is removed.
+        """
+        root = root_of(plan.image.handle)
+        machine = self._machine()
+        rootfs: Sequence[Mount] = ()
+        image_mounts: list[Spec] = []
+        if isinstance(root, HostRoot):
+            made = await self._host_image.create(plan.id)
+            rootfs = [Mount(type=made.rootfs.type, source=made.rootfs.source, options=made.rootfs.options)]
+            image_mounts = [mount.as_json() for mount in made.mounts]
+        spec = json.dumps(container_spec(plan, machine, image_mounts)).encode()
+        if keeps_exits:
+            await self._tasks.keep_exit(plan.id)
+        snapshotter = root.snapshotter if isinstance(root, SnapshotRoot) else ""
+        if not await self._tasks.create_record(plan.id, plan.labels, spec, snapshotter):
+            await self._check_labels(plan)
+            if await self._tasks.get(plan.id) is not None:
+                return
+        if isinstance(root, SnapshotRoot):
+            rootfs = await self._tasks.prepare_snapshot(plan.id, root.snapshotter, root.chain)
+        Path(plan.log_path).parent.mkdir(parents=True, exist_ok=True)
+        await self._create_task(plan, rootfs)
+
+    async def _create_task(self, plan: ContainerPlan, rootfs: Sequence[Mount]) -> None:
+        try:
+            await self._tasks.create(plan.id, rootfs, plan.log_path)
+        except Conflict:
+            # The ghost of a Create that containerd did not live to see the end of: it is there, and it is not.
+            if await self._tasks.get(plan.id) is None:
+                await self._tasks.delete(plan.id)
+                await self._tasks.create(plan.id, rootfs, plan.log_path)
+        except HostFault as error:
+            raise HostFault(f"{plan.id} can't be created: {_cause(str(error))}") from error
+
+    async def _check_labels(self, plan: ContainerPlan) -> None:
+        record = await self._tasks.record(plan.id)
+        if record is not None and dict(record.labels) != dict(plan.labels):
+            raise HostFault(f"container {plan.id} is there already, with other labels: remove it first")
+
+    def _machine(self) -> Machine:
+        limits = facts.limits_of(self._tasks.client.socket)
+        return Machine(
+            init_path=str(self._init_path),
+            cgroup_version=self._cgroup_version,
+            open_files=limits.open_files,
+            processes=facts.processes_for_one_container(),
+        )
+
+
+def _cause(text: str) -> str:
+    """containerd, shim and runc each put their own words before the cause."""
+    return text.rpartition("runc create failed: ")[2]
