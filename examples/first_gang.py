@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from array import array
+from contextlib import suppress
 
 RANK = int(os.environ["RANK"])
 WORLD = int(os.environ["WORLD_SIZE"])
@@ -52,7 +53,7 @@ def connect(address):
 
 
 def meet(listener):
-    """The addresses of all workers, in order of rank: everybody tells the leader its own, the leader tells everybody."""
+    """The addresses of all workers, by rank: everybody tells the leader its own, the leader tells everybody."""
     port = listener.getsockname()[1]
     if RANK == 0:
         with socket.create_server(("", LEADER[1])) as door:
@@ -85,10 +86,8 @@ def exchange(right, left, piece):
 
 
 def send(right, data):
-    try:
+    with suppress(OSError):  # the receiving side of this worker notices as well, and tells
         right.sendall(data)
-    except OSError:
-        pass  # the receiving side of this worker notices as well, and tells
 
 
 def receive(left, size):
@@ -111,7 +110,7 @@ def all_reduce(right, left, vector):
     for step in range(WORLD - 1):
         received = exchange(right, left, vector[part(RANK - step)])
         mine = part(RANK - step - 1)
-        vector[mine] = array("q", (a + b for a, b in zip(vector[mine], received)))
+        vector[mine] = array("q", (a + b for a, b in zip(vector[mine], received, strict=True)))
     for step in range(WORLD - 1):
         vector[part(RANK - step)] = exchange(right, left, vector[part(RANK - step + 1)])
 

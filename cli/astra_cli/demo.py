@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 
 from astra_agent.errors import AstraError, HostFault
-from astra_cli import context, documents, render, runfile
+from astra_cli import context, documents, render
 from astra_cli.client import Client
 from astra_cli.dev import files
 from astra_cli.dev.cluster import Cluster
@@ -24,6 +24,7 @@ from astra_cli.dev.topology import uniform
 from astra_cli.follow import follow_run
 from astra_cli.narrator import Story
 from astra_cli.output import Output
+from astra_cli.reading import read
 from astra_cli.render import Cell
 
 STATE = Path("/var/lib/astraeus/demo")
@@ -114,7 +115,7 @@ class Demo:
         self._say(
             "Submit four workers that start together and sum numbers over TCP.", f"astra run {file.name} --follow"
         )
-        job = documents.Job.model_validate(await client.submit(runfile.read(file)))
+        job = documents.Job.model_validate(await client.submit(read(file)))
         return job.metadata.name
 
     async def _follow_and_kill(self, client: Client, name: str) -> None:

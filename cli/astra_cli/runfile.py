@@ -1,5 +1,5 @@
 """
-What `astra run` submits: a file's document, or one made of flags. Pure but for `read`; the coordinator checks the spec.
+What `astra run` submits: a file's document, or one made of flags. Pure; the coordinator checks the spec.
 """
 
 from __future__ import annotations
@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -38,19 +37,6 @@ class RunFlags:
     command: tuple[str, ...] = ()
 
 
-def read(path: Path) -> Json:
-    """
-    Raises:
-        InvalidRequest: the file can't be read, is neither JSON nor YAML, or is no document of a run.
-    """
-    try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise InvalidRequest(f"the run file {path} can't be read: {why}") from error
-    return parse(text, str(path))
-
-
 def parse(text: str, source: str) -> Json:
     """JSON when it looks like it, else YAML; the same document either way."""
     try:
@@ -64,7 +50,7 @@ def parse(text: str, source: str) -> Json:
     except RecursionError as error:
         raise InvalidRequest(f"{source} is nested too deeply for a run file") from error
     if not isinstance(document, dict):
-        raise InvalidRequest(f"{source} must hold an object with `metadata` and `spec`, not {_kind(document)}")
+        raise InvalidRequest(f"{source} must hold a mapping with named fields, not {_kind(document)}")
     try:
         json.dumps(document, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:

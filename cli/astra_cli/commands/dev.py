@@ -18,11 +18,12 @@ import click
 import astra_cli
 from astra_agent import errors
 from astra_agent.errors import AstraError, InvalidRequest, NotFound
-from astra_cli import context, render, runfile
+from astra_cli import context, render
 from astra_cli.dev import control, files, lock, network, requests, supervisor, topology
 from astra_cli.dev.plan import ClusterPlan, Layout, drive, layout, setting
 from astra_cli.invocation import json_option
 from astra_cli.output import Output
+from astra_cli.reading import read
 
 INTERRUPTED = 130
 DEFAULT_MACHINES = 4
@@ -76,7 +77,7 @@ def _plan(
     if topology_file is not None:
         if machines is not None or gpus is not None:
             raise InvalidRequest("--topology says all about the machines; leave out --machines and --gpus-per-machine")
-        shape = topology.parse(runfile.read(topology_file))
+        shape = topology.parse(read(topology_file))
     elif machines is None and gpus is None and before is not None:
         shape = before.machines
     else:

@@ -15,6 +15,7 @@ from astra_cli.client import Client
 from astra_cli.follow import follow_run
 from astra_cli.invocation import Invocation, ask, talks
 from astra_cli.narrator import Story
+from astra_cli.reading import read
 
 INTERRUPTED = 130
 EXIT = {"Completed": 0, "Failed": 1, "Stopped": 1}
@@ -75,7 +76,7 @@ def _document(words: tuple[str, ...], flags: dict[str, Any]) -> dict[str, Any]:
     if others := [name for name in given if name != "name"]:
         option = "--" + others[0].replace("_", "-").replace("drives", "drive").replace("cpu-cores", "cpus")
         raise InvalidRequest(f"{option} does not go with a file: write it into {words[0]}, or give --image too", option)
-    document = runfile.parse(sys.stdin.read(), "standard input") if words[0] == "-" else runfile.read(Path(words[0]))
+    document = runfile.parse(sys.stdin.read(), "standard input") if words[0] == "-" else read(Path(words[0]))
     return runfile.named(document, flags["name"]) if flags["name"] else document
 
 

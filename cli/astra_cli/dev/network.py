@@ -1,5 +1,5 @@
 """
-The dev cluster's network as values: which interfaces are made in which namespace, and how links are shaped. Pure.
+The dev cluster's network as values: which interfaces are made in which namespace, and how links are shaped.
 
 One hub namespace holds a bridge; each machine is a namespace with one end of a veth pair, `eth0`. The other end is in
 the hub, on the bridge. This machine's own network has no part in it, not even for a moment: pairs are made in the hub.

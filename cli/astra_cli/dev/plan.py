@@ -1,5 +1,5 @@
 """
-What a dev cluster is: its machines, its settings, its folders and names. Pure; `files` writes it down.
+What a dev cluster is: its machines, its settings, its folders and names. `files` writes it down.
 """
 
 from __future__ import annotations
