@@ -88,7 +88,7 @@ class BoottimeClock:
         return Reading(self._boot, boottime_s + self._offset, boottime_s, time.time())
 
     async def sleep_until(self, at: float) -> None:
-        while (left := at - self.now()) > 0:
+        while (left := at - self.now()) > 0:  # noqa: ASYNC110  # time makes no event
             await asyncio.sleep(min(left, _LONGEST_NAP_S))
 
     def _wall_offset(self, at: float) -> float:

@@ -111,7 +111,7 @@ class EmbeddedEngine:
         """Clear what leaves, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._watch_arrivals())
-            await self._forget_tombstones()
+            group.create_task(self._forget_tombstones())
             while True:
                 slot = await self._to_clear.get()
                 group.create_task(self._clear(slot))
@@ -167,13 +167,18 @@ class EmbeddedEngine:
             self._book.update((entry.slot, entry) for entry in changed)
 
     async def _forget_tombstones(self) -> None:
-        before = self._clock.now() - TOMBSTONE_KEPT_S
-        async with self._writing:
-            old = tuple(e.slot for e in self._book.values() if e.hold is Hold.GONE and e.since < before)
-            if old:
-                await self._store.commit(Batch(self._clock.reading(), forget_slots=old))
-            for slot in old:
-                del self._book[slot]
+        """Now and then, until cancelled."""
+        while True:
+            before = self._clock.now() - TOMBSTONE_KEPT_S
+            async with self._writing:
+                old = tuple(e.slot for e in self._book.values() if e.hold is Hold.GONE and e.since < before)
+                try:
+                    await self._store.commit(Batch(self._clock.reading(), forget_slots=old))
+                    for slot in old:
+                        del self._book[slot]
+                except Unavailable as error:
+                    _log.warning("tombstones_kept reason=%r", str(error))
+            await self._clock.sleep_until(self._clock.now() + TOMBSTONE_KEPT_S / 24)
 
     # The agents ------------------------------------------------------------------------------------------------------
 

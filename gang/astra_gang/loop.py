@@ -1,0 +1,357 @@
+"""
+The one place that awaits for the runs: events in, step, record, act; outcomes come back as events.
+
+Everything that happens goes through one inbox. A turn takes all that is in it, makes a draft, commits the draft as one
+batch, and only then tells anybody: agents, engine, callers. When the records can't be written nothing happens at all:
+clients are refused with the reason, everything else waits and the turn is made again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from astra_agent.errors import AstraError, DeadlineExceeded, Unavailable
+from astra_agent.wire import Hello, SlotStatus
+from astra_gang.clock import Clock
+from astra_gang.core import ClusterChanged, Event, MachineLost, Phase, SlotGone, StopAsked, Tick, deadline
+from astra_gang.engine import Engine
+from astra_gang.ledger import Draft, Ledger
+from astra_gang.performer import Agents, Performer
+from astra_gang.planner import Planner
+from astra_gang.roster import Roster
+from astra_gang.sightings import is_on, lost_at, missing, missing_due, slot_seen, slots_of
+from astra_gang.store import Batch, RunRecord, Store
+
+_log = logging.getLogger(__name__)
+
+INBOX_MAX = 4096
+"""Entries that wait for a turn; who brings more waits."""
+CLIENT_WAIT_S = 20.0
+"""How long a caller waits for its request to be recorded."""
+_TICK_AGAIN_S = 1.0
+"""A deadline that has passed without moving its run is looked at this much later."""
+_READING_EVERY_S = 30.0
+"""The clock is recorded at least this often: what an idle cluster loses of it over a boot."""
+_WRITE_AGAIN_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """
+    Attributes:
+        term: Of this coordinator.
+        disconnect_limit_s, lost_margin_s, runs_kept: As in `astra_gang.config.Config`.
+    """
+
+    term: int
+    disconnect_limit_s: float
+    lost_margin_s: float
+    runs_kept: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """Something for the next turn. *recorded* is done when it is durable, or refused."""
+
+    apply: Callable[[Draft], None]
+    recorded: asyncio.Future[None]
+    client: bool
+
+
+class Loop:
+    """Takes reports from the links, requests from the API, and time. `run` must be running for anything to happen."""
+
+    def __init__(
+        self, *, clock: Clock, store: Store, engine: Engine, roster: Roster, ledger: Ledger, settings: Settings
+    ) -> None:
+        self.ledger = ledger
+        self.trouble: str | None = None
+        """A sentence while the records can't be written."""
+        self._clock = clock
+        self._store = store
+        self._engine = engine
+        self._roster = roster
+        self._settings = settings
+        self._inbox: deque[_Entry] = deque()
+        self._room = asyncio.Semaphore(INBOX_MAX)
+        self._woken = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._cluster_changed = False
+        self._tick_after: dict[str, float] = {}
+        self._read_at = clock.now()
+        roster.changes.append(self._on_cluster_change)
+
+    # What others bring -----------------------------------------------------------------------------------------------
+
+    async def submit(self, run: RunRecord) -> None:
+        """
+        Returns once the run is recorded.
+
+        Raises:
+            Conflict: A run of its name has not ended.
+            Unavailable: The records can't be written; the run does not exist.
+            DeadlineExceeded: No answer in time; it may exist.
+        """
+        await self._client(lambda draft: draft.add(run))
+
+    async def stop(self, uid: str, by: str) -> None:
+        """Returns once the wish is recorded. Idempotent. Raises as `submit`."""
+        await self._client(lambda draft: draft.feed(uid, StopAsked(by)))
+
+    async def hello(self, hello: Hello) -> None:
+        """Everything an agent knows, and so also what it does not. Returns once recorded."""
+
+        def apply(draft: Draft) -> None:
+            for status in hello.slots:
+                draft.feed(status.run.uid, slot_seen(status))
+
+        await self._record(apply)
+        self._performer_forgets(hello.facts.name)
+
+    async def reports(self, statuses: Iterable[SlotStatus]) -> None:
+        """Returns once recorded: they may be acknowledged."""
+        taken = tuple(statuses)
+
+        def apply(draft: Draft) -> None:
+            for status in taken:
+                draft.feed(status.run.uid, slot_seen(status))
+
+        await self._record(apply)
+
+    async def slot_gone(self, slot: str) -> None:
+        """An agent was told something about a slot that it does not have."""
+
+        def apply(draft: Draft) -> None:
+            for run in draft.live():
+                if any(held.id == slot for held in slots_of(run.state)):
+                    draft.feed(run.state.uid, SlotGone(slot))
+
+        await self._record(apply)
+
+    async def post(self, uid: str, event: Event) -> None:
+        """An outcome for a run. Returns once recorded."""
+        await self._record(lambda draft: draft.feed(uid, event))
+
+    async def post_all(self, events: Iterable[tuple[str, Event]]) -> None:
+        """Outcomes for several runs, recorded together."""
+        taken = tuple(events)
+
+        def apply(draft: Draft) -> None:
+            for uid, event in taken:
+                draft.feed(uid, event)
+
+        await self._record(apply)
+
+    def wake(self) -> None:
+        """Something that deadlines hang on has changed, such as a link that broke."""
+        self._woken.set()
+
+    def next_turn(self) -> asyncio.Event:
+        """Set at the end of the next turn that changes a run. Take it before looking, wait after: nothing is missed."""
+        return self._changed
+
+    # The loop --------------------------------------------------------------------------------------------------------
+
+    async def run(self, agents: Agents) -> None:
+        """Until cancelled. Starts with what is outstanding: there is no other recovery."""
+        self._performer = Performer(
+            clock=self._clock,
+            engine=self._engine,
+            roster=self._roster,
+            agents=agents,
+            post=self.post,
+            term=self._settings.term,
+        )
+        self._planner = Planner(engine=self._engine, ledger=self.ledger, post_all=self.post_all)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._performer.run())
+            group.create_task(self._planner.run())
+            await asyncio.sleep(0)  # both have begun
+            await self._give_back_strays()
+            self._act(self.ledger.live())
+            while True:
+                await self._wait()
+                await self._turn(self._take())
+
+    async def _wait(self) -> None:
+        """For an entry, a wake-up, or the next moment at which something is due."""
+        if not self._woken.is_set():
+            sleeping = asyncio.ensure_future(self._clock.sleep_until(self._next_due()))
+            waiting = asyncio.ensure_future(self._woken.wait())
+            try:
+                await asyncio.wait((sleeping, waiting), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                sleeping.cancel()
+                waiting.cancel()
+        self._woken.clear()
+
+    def _take(self) -> list[_Entry]:
+        taken = list(self._inbox)
+        self._inbox.clear()
+        for _ in taken:
+            self._room.release()
+        return taken
+
+    async def _turn(self, entries: list[_Entry]) -> None:
+        cluster_changed, self._cluster_changed = self._cluster_changed, False
+        while True:
+            draft = Draft(self.ledger, self._clock, self._settings.runs_kept)
+            entries = _apply(entries, draft)
+            self._let_time_pass(draft, cluster_changed)
+            batch = draft.batch() or self._only_the_clock()
+            if batch is None:
+                break
+            try:
+                await self._store.commit(batch)
+            except Unavailable as error:
+                entries = self._refuse_clients(entries, error)
+                await asyncio.sleep(_WRITE_AGAIN_S)
+                continue
+            self._accept(batch)
+            break
+        for entry in entries:
+            if not entry.recorded.done():
+                entry.recorded.set_result(None)
+        self._act(self._due_runs(batch))
+
+    def _accept(self, batch: Batch) -> None:
+        if self.trouble is not None:
+            _log.warning("records_written_again after=%r", self.trouble)
+            self.trouble = None
+        self._read_at = batch.reading.seconds
+        self.ledger.accept(batch)
+        for event in batch.events:
+            run = self.ledger.get(event.uid)
+            _log.log(
+                _LEVELS.get(event.level, logging.INFO),
+                "run=%s uid=%s rank=%s attempt=%s sentence=%r",
+                run.state.name if run else "-", event.uid, event.rank, event.attempt, event.sentence,
+            )  # fmt: skip
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _refuse_clients(self, entries: list[_Entry], error: Unavailable) -> list[_Entry]:
+        if str(error) != self.trouble:
+            self.trouble = str(error)
+            _log.error("records_not_written reason=%r", self.trouble)
+        for entry in entries:
+            if entry.client and not entry.recorded.done():
+                entry.recorded.set_exception(Unavailable(str(error)))
+        return [entry for entry in entries if not entry.client]
+
+    def _due_runs(self, batch: Batch | None) -> list[RunRecord]:
+        uids = [run.state.uid for run in batch.runs] if batch is not None else []
+        uids += [uid for uid in self._performer.due(self._clock.now()) if uid not in uids]
+        return [run for uid in uids if (run := self.ledger.get(uid)) is not None]
+
+    def _act(self, runs: Iterable[RunRecord]) -> None:
+        for run in runs:
+            self._performer.look(run)
+            if run.state.wants_place:
+                self._planner.wake()
+
+    async def _give_back_strays(self) -> None:
+        """Slots that the engine holds for runs that do not have them: of a state directory that was put back, say."""
+        known = {slot.id for run in self.ledger.live() for slot in (*slots_of(run.state), *run.state.leaving)}
+        for held in await self._engine.held():
+            if held.slot not in known and not held.leaving:
+                _log.warning("stray slot=%s machine=%s", held.slot, held.machine)
+                try:
+                    await self._engine.give_back(held.slot, 143, "no run has it any more")
+                except Unavailable as error:
+                    _log.error("stray_stays slot=%s reason=%r", held.slot, str(error))
+
+    # Time ------------------------------------------------------------------------------------------------------------
+
+    def _let_time_pass(self, draft: Draft, cluster_changed: bool) -> None:
+        for run in draft.live():
+            uid, state = run.state.uid, run.state
+            for event in self._machine_events(run, draft.now):
+                draft.feed(uid, event)
+            if cluster_changed and state.phase is Phase.PENDING:
+                draft.feed(uid, ClusterChanged())
+            due = deadline(state)
+            if due is not None and draft.now >= max(due, self._tick_after.get(uid, due)):
+                draft.feed(uid, Tick())
+                self._tick_after[uid] = draft.now + _TICK_AGAIN_S
+
+    def _machine_events(self, run: RunRecord, now: float) -> list[Event]:
+        events: list[Event] = []
+        for machine in sorted({slot.machine for slot in slots_of(run.state)}):
+            seen = self._roster.get(machine)
+            if seen is not None and seen.connected:
+                events += [SlotGone(slot) for slot in missing(run.state, machine, seen.slots, now)]
+            elif now >= self._lost_at(run, machine):
+                events.append(MachineLost(machine))
+        return events
+
+    def _next_due(self) -> float:
+        dues = [self._read_at + _READING_EVERY_S]
+        if (again := self._performer.next_due()) is not None:
+            dues.append(again)
+        for run in self.ledger.live():
+            if (due := deadline(run.state)) is not None:
+                dues.append(max(due, self._tick_after.get(run.state.uid, due)))
+            for machine in {slot.machine for slot in slots_of(run.state)}:
+                seen = self._roster.get(machine)
+                if seen is None or not seen.connected:
+                    dues.append(self._lost_at(run, machine))
+                elif (missed := missing_due(run.state, machine, seen.slots)) is not None:
+                    dues.append(missed)
+        return min(dues)
+
+    def _lost_at(self, run: RunRecord, machine: str) -> float:
+        limits = self._settings
+        heard_at = self._roster.heard_at(machine)
+        return lost_at(run.state, heard_at, limits.disconnect_limit_s, limits.lost_margin_s)
+
+    def _only_the_clock(self) -> Batch | None:
+        reading = self._clock.reading()
+        return Batch(reading) if reading.seconds >= self._read_at + _READING_EVERY_S else None
+
+    # The inbox -------------------------------------------------------------------------------------------------------
+
+    def _on_cluster_change(self) -> None:
+        self._cluster_changed = True
+        self._woken.set()
+
+    def _performer_forgets(self, machine: str) -> None:
+        self._performer.forget_tries(machine)
+        self._act(run for run in self.ledger.live() if is_on(run.state, machine))
+
+    async def _record(self, apply: Callable[[Draft], None], client: bool = False) -> None:
+        recorded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        await self._room.acquire()
+        self._inbox.append(_Entry(apply, recorded, client))
+        self._woken.set()
+        await recorded
+
+    async def _client(self, apply: Callable[[Draft], None]) -> None:
+        try:
+            async with asyncio.timeout(CLIENT_WAIT_S):
+                await self._record(apply, client=True)
+        except TimeoutError as error:
+            raise DeadlineExceeded(
+                f"it was not recorded within {CLIENT_WAIT_S:g} s and may yet be: look before you ask again"
+            ) from error
+
+
+_LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+def _apply(entries: list[_Entry], draft: Draft) -> list[_Entry]:
+    """Put into *draft* what is still wanted and allowed; the rest has had its answer."""
+    applied = []
+    for entry in entries:
+        if entry.client and entry.recorded.done():
+            continue
+        try:
+            entry.apply(draft)
+            applied.append(entry)
+        except AstraError as error:
+            entry.recorded.set_exception(error)
+    return applied

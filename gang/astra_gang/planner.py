@@ -1,0 +1,104 @@
+"""
+Looks for machines for every run that wants some: one snapshot of the cluster, one run after the other.
+
+The oldest of the highest priority chooses first. What it gets is taken off the snapshot before the next one looks, and
+so is what earlier rounds decided and the engine does not hold yet: no two runs are given the same GPUs. The engine has
+the last word all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
+
+from astra_agent.errors import Unavailable
+from astra_gang import plan, shape
+from astra_gang.core import Assignment, Event, Place, Placed, RunState, outstanding
+from astra_gang.engine import Engine, Machine
+from astra_gang.ledger import Ledger
+from astra_gang.sightings import slots_of
+from astra_gang.store import RunRecord
+
+_log = logging.getLogger(__name__)
+
+_SNAPSHOT_S = 15.0
+_AGAIN_S = 2.0
+"""After an engine that did not answer."""
+
+
+class Planner:
+    """
+    Args:
+        post_all: Feeds the answers of a round to the loop; returns once they are recorded: the next round sees them.
+    """
+
+    def __init__(
+        self,
+        *,
+        engine: Engine,
+        ledger: Ledger,
+        post_all: Callable[[Iterable[tuple[str, Event]]], Awaitable[None]],
+    ) -> None:
+        self._engine = engine
+        self._ledger = ledger
+        self._post_all = post_all
+        self._woken = asyncio.Event()
+
+    def wake(self) -> None:
+        """Some run wants machines. Idempotent."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """One round after the other, until cancelled."""
+        while True:
+            await self._woken.wait()
+            self._woken.clear()
+            try:
+                async with asyncio.timeout(_SNAPSHOT_S):
+                    machines = await self._engine.machines()
+            except (Unavailable, TimeoutError) as error:
+                _log.warning("no_snapshot reason=%r", str(error) or f"no answer in {_SNAPSHOT_S:g} s")
+                self._woken.set()
+                await asyncio.sleep(_AGAIN_S)
+                continue
+            found = answers(self._ledger.live(), machines)
+            if found:
+                await self._post_all(found)
+
+
+def answers(runs: Iterable[RunRecord], machines: Sequence[Machine]) -> list[tuple[str, Event]]:
+    """Answer every `Place` that is outstanding, by uid. *runs*: all that have not ended."""
+    room = {machine.facts.name: machine for machine in machines}
+    taken = list(runs)
+    for run in taken:
+        _take(room, run, _not_held_yet(run.state, machines))
+    found: list[tuple[str, Event]] = []
+    for run in sorted(taken, key=lambda r: (-(r.spec.document.spec.priority or 0), r.state.submitted_at)):
+        for decision in outstanding(run.state):
+            if isinstance(decision, Place):
+                answer = plan.answer(decision, run.state, run.spec, tuple(room.values()))
+                if isinstance(answer, Placed):
+                    _take(room, run, answer.assignments)
+                found.append((run.state.uid, answer))
+    return found
+
+
+def _not_held_yet(state: RunState, machines: Sequence[Machine]) -> tuple[Assignment, ...]:
+    """What this run has been given and the snapshot does not show: its reservation is on its way."""
+    shown = {slot for machine in machines for slot in machine.slots}
+    return tuple(Assignment(0, slot.machine, slot.gpus) for slot in slots_of(state) if slot.id not in shown)
+
+
+def _take(room: dict[str, Machine], run: RunRecord, assignments: Iterable[Assignment]) -> None:
+    share = shape.of(run.spec.resources, len(run.state.workers))
+    for assignment in assignments:
+        machine = room.get(assignment.machine)
+        if machine is not None:
+            room[assignment.machine] = replace(
+                machine,
+                free_cpu_cores=machine.free_cpu_cores - share.cpu_cores,
+                free_memory_bytes=machine.free_memory_bytes - share.memory_bytes,
+                free_gpus=tuple(gpu for gpu in machine.free_gpus if gpu not in assignment.gpus),
+            )

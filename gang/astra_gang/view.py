@@ -1,0 +1,227 @@
+"""The API's documents: what the coordinator knows, in the words of its users. Values in, JSON out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import Any
+
+from astra_agent.errors import NotFound
+from astra_gang.clock import rfc3339
+from astra_gang.core import Attempt, Member, Phase, RunState, Slot, Worker
+from astra_gang.core.record import find_attempt, member_of
+from astra_gang.core.sentences import WAITING_AT_BARRIER, how_it_ended
+from astra_gang.core.slots import attempt_in, has_started, is_ready, old_alive
+from astra_gang.engine import Machine
+from astra_gang.spec import as_document
+from astra_gang.store import RunEvent, RunRecord
+
+Json = dict[str, Any]
+Wall = Callable[[float], datetime]
+
+_PHASES = {
+    Phase.PENDING: "Pending",
+    Phase.RESERVING: "Pending",
+    Phase.REQUEUEING: "Pending",
+    Phase.ASSEMBLING: "Starting",
+    Phase.STARTING: "Starting",
+    Phase.RUNNING: "Running",
+    Phase.ENDING: "Stopping",
+}
+_OF_PHASE = {"asked": "Preparing", "preparing": "Preparing", "ready": "ReadyToStart", "failed": "Failed"}
+_OF_ATTEMPT = {"arming": "ReadyToStart", "armed": "Armed", "running": "Running", "stopping": "Stopping"}
+
+
+def job(run: RunRecord, wall: Wall) -> Json:
+    """
+    Args:
+        wall: The cluster's clock to UTC.
+    """
+    state = run.state
+    document = as_document(run.spec)
+    return {
+        "metadata": {
+            "name": state.name,
+            "workspace": state.workspace,
+            "uid": state.uid,
+            "submitted_at": rfc3339(wall(state.submitted_at)),
+        },
+        "spec": document["spec"],
+        "status": {
+            "phase": str(state.outcome) if state.phase is Phase.ENDED else _PHASES[state.phase],
+            "reason": state.reason,
+            "refused": state.refused,
+            "attempt": state.attempt,
+            "ready": sum(is_ready(w) or has_started(w) for w in state.workers),
+            "total": len(state.workers),
+            "tier": state.tier or None,
+            "domain": state.domain or None,
+            "ended_at": _time(state.ended_at, wall),
+            "workers": [_worker(state, worker) for worker in state.workers],
+        },
+    }
+
+
+def _worker(state: RunState, worker: Worker) -> Json:
+    slot, member = worker.slot, member_of(state, worker.rank, worker.attempt)
+    word, detail = _in_slot(state, worker, slot) if slot is not None else _without_slot(state, member)
+    return {
+        "rank": worker.rank,
+        "name": worker.name,
+        "machine": slot.machine if slot is not None else member.machine if member is not None else None,
+        "state": word,
+        "detail": detail,
+        "address": slot.address if slot is not None else None,
+        "attempt": worker.attempt if member is not None else None,
+        "code": member.code if member is not None else None,
+        "failures": worker.failures,
+    }
+
+
+def _in_slot(state: RunState, worker: Worker, slot: Slot) -> tuple[str, str]:
+    if slot.lost:
+        return "Down", f"its machine {slot.machine} is lost"
+    seen = attempt_in(slot, worker.attempt)
+    if seen is not None and seen.state == "exited":
+        return ("Completed" if seen.code == 0 else "Failed"), how_it_ended(seen)
+    if slot.stuck is not None:
+        return "Failed", slot.stuck
+    if seen is not None and seen.state != "arming":
+        return _OF_ATTEMPT[seen.state], seen.detail
+    if old_alive(worker):
+        return "Stopping", f"Attempt {worker.attempt - 1} is being stopped"
+    word = _OF_PHASE.get(slot.phase, "Stopping")
+    return word, WAITING_AT_BARRIER if word == "ReadyToStart" and not slot.detail else slot.detail
+
+
+def _without_slot(state: RunState, member: Member | None) -> tuple[str, str]:
+    if member is None or member.ended_at is None or state.phase not in (Phase.ENDING, Phase.ENDED):
+        return "Pending", ""
+    return ("Completed" if member.code == 0 else "Failed"), member.detail
+
+
+def ranks(run: RunRecord, number: int | None, wall: Wall) -> Json:
+    """
+    Who is where.
+
+    Args:
+        number: An attempt, with exactly its members; None: every worker in the newest attempt that it is a member of.
+    Raises:
+        NotFound: There is no record of this attempt.
+    """
+    state = run.state
+    numbers = [attempt.number for attempt in state.attempts]
+    attempt = find_attempt(state, state.attempt if number is None else number)
+    if number is not None:
+        members = list(recorded_attempt(run, number).members)
+    else:
+        members = [_newest_member(state, worker) for worker in state.workers]
+    return {
+        "attempt": state.attempt if number is None else number,
+        "attempts": numbers,
+        "items": [_member(member, wall) for member in members],
+        "opened_at": _time(attempt.opened_at if attempt is not None else None, wall),
+        "ended_why": (attempt.ended_why or None) if attempt is not None else None,
+    }
+
+
+def recorded_attempt(run: RunRecord, number: int) -> Attempt:
+    """
+    Raises:
+        NotFound: There is no record of it; the sentence says which there are.
+    """
+    attempt = find_attempt(run.state, number)
+    if attempt is None:
+        kept = [attempt.number for attempt in run.state.attempts]
+        which = f"there are attempts {kept[0]} to {kept[-1]}" if kept else "no attempt has begun yet"
+        raise NotFound(f"run {run.state.name} has no record of attempt {number}: {which}")
+    return attempt
+
+
+def _newest_member(state: RunState, worker: Worker) -> Member:
+    member = member_of(state, worker.rank, worker.attempt)
+    if member is not None:
+        return member
+    slot = worker.slot
+    return Member(
+        rank=worker.rank,
+        name=worker.name,
+        slot=slot.id if slot is not None else "",
+        machine=slot.machine if slot is not None else "",
+        address=slot.address if slot is not None else None,
+    )
+
+
+def _member(member: Member, wall: Wall) -> Json:
+    return {
+        "rank": member.rank,
+        "name": member.name,
+        "machine": member.machine or None,
+        "address": member.address,
+        "slot": member.slot or None,
+        "started_at": _time(member.started_at, wall),
+        "ended_at": _time(member.ended_at, wall),
+        "code": member.code,
+        "detail": member.detail,
+    }
+
+
+def event(said: RunEvent, wall: Wall) -> Json:
+    return {
+        "id": said.id,
+        "at": rfc3339(wall(said.at)),
+        "level": said.level,
+        "sentence": said.sentence,
+        "rank": said.rank,
+        "attempt": said.attempt,
+    }
+
+
+def machines(found: Iterable[Machine], expected: Iterable[str]) -> Json:
+    """
+    Args:
+        expected: Names that the configuration has; one that no agent has spoken for is shown, too.
+    """
+    items = {machine.facts.name: _machine(machine) for machine in found}
+    for name in expected:
+        items.setdefault(name, _unknown_machine(name))
+    return {"items": [items[name] for name in sorted(items)]}
+
+
+def _machine(machine: Machine) -> Json:
+    facts = machine.facts
+    return {
+        "name": facts.name,
+        "address": facts.address,
+        "connected": machine.connected,
+        "out_of_use": machine.out_of_use,
+        "cpu_cores": facts.cpu_cores,
+        "free_cpu_cores": machine.free_cpu_cores,
+        "memory_bytes": facts.memory_bytes,
+        "free_memory_bytes": machine.free_memory_bytes,
+        "gpus": len(facts.gpus),
+        "free_gpus": len(machine.free_gpus),
+        "domains": dict(facts.domains),
+        "slots": list(machine.slots),
+    }
+
+
+def _unknown_machine(name: str) -> Json:
+    return {
+        "name": name,
+        "address": "",
+        "connected": False,
+        "out_of_use": "its agent has not connected since the coordinator started",
+        "cpu_cores": 0,
+        "free_cpu_cores": 0,
+        "memory_bytes": 0,
+        "free_memory_bytes": 0,
+        "gpus": 0,
+        "free_gpus": 0,
+        "domains": {},
+        "slots": [],
+    }
+
+
+def _time(at: float | None, wall: Wall) -> str | None:
+    return None if at is None else rfc3339(wall(at))
