@@ -1,7 +1,7 @@
 """
 Whether a worker fits on a machine, and which domain it is in there at each tier.
 
-Placement asks this of every machine of the cluster; `misfit` gives the same answers in words, for one at a time.
+Placement asks this of every machine of the cluster; `lack` gives the same answers in words, for one at a time.
 
 A tier is reached over ports of its own kind, or of a closer one that carries it too: RoCE ports are Ethernet ports.
 *min_gbps* is for one port, not for the sum: it is what NCCL's choice of ports goes by. It binds where ports carry the
@@ -116,62 +116,56 @@ def domain(machine: Machine, tier: Tier, min_gbps: float) -> str | None:
     return name
 
 
-def misfit(
-    machine: Machine, request: Request, shape: Shape, tier: Tier, avoid: Collection[str]
-) -> tuple[int, str] | None:
-    """
-    What keeps a worker of this shape off the machine, as a clause, with how near it comes (higher is nearer); None when
-    it fits.
-    """
-    name = machine.facts.name
-    out_of_use = machine.out_of_use or machine.facts.out_of_use
-    missing = next((drive for drive in request.drives if drive not in machine.facts.drives), None)
-    if missing is not None:
-        return 0, f"{name} has no drive {missing}"
+def nearness(machine: Machine, request: Request, shape: Shape, tier: Tier, avoid: Collection[str]) -> int | None:
+    """How near a worker of this shape comes to fitting, higher is nearer; None when it fits. `lack` says why not."""
+    if any(drive not in machine.facts.drives for drive in request.drives):
+        return 0
     if domain(machine, tier, request.min_gbps) is None:
-        return 1, f"{name} {_no_domain(machine, tier, request.min_gbps)}"
-    if out_of_use is not None:
-        return 2, f"{name} is out of use: {out_of_use.rstrip('.')}"
-    if not machine.connected:
-        return 2, f"{name} is not connected"
-    if name in avoid:
-        return 3, f"{name} failed this run a short while ago"
-    if fits(machine, shape):
-        return None
-    return 4, f"{name} has {_short_of(machine, shape)} free"
+        return 1
+    if not usable(machine, (), avoid):
+        return 2
+    return None if fits(machine, shape) else 3
 
 
-def _short_of(machine: Machine, shape: Shape) -> str:
+def lack(machine: Machine, request: Request, shape: Shape, tier: Tier, avoid: Collection[str]) -> str:
+    """What keeps a worker of this shape off the machine: `3 of its 8 GPUs free`."""
     facts = machine.facts
+    out_of_use = machine.out_of_use or facts.out_of_use
+    missing = next((drive for drive in request.drives if drive not in facts.drives), None)
+    if missing is not None:
+        return f"no drive {missing}"
+    if domain(machine, tier, request.min_gbps) is None:
+        return _lacks_domain(machine, tier, request.min_gbps)
+    if out_of_use is not None:
+        return f"out of use: {out_of_use.rstrip('.')}"
+    if not machine.connected:
+        return "not connected"
+    if facts.name in avoid:
+        return "failed this run a short while ago"
     if len(machine.free_gpus) < shape.gpus:
-        return f"{len(machine.free_gpus)} of its {len(facts.gpus)} GPUs"
+        return f"{len(machine.free_gpus)} of its {len(facts.gpus)} GPUs free"
     if machine.free_cpu_cores < shape.cpu_cores:
-        return f"{machine.free_cpu_cores:g} of its {facts.cpu_cores:g} CPU cores"
-    return f"{format_size(machine.free_memory_bytes)} of its {format_size(facts.memory_bytes)} of memory"
+        return f"{machine.free_cpu_cores:g} of its {facts.cpu_cores:g} CPU cores free"
+    return f"{format_size(machine.free_memory_bytes)} of its {format_size(facts.memory_bytes)} of memory free"
 
 
-def _no_domain(machine: Machine, tier: Tier, min_gbps: float) -> str:
-    if tier in _PORTS and (tier == "ethernet" or tier in machine.facts.domains):
-        speeds = [port.gbps for port in machine.facts.ports if port.up and port.tier in _PORTS[tier]]
-        if not speeds:
-            return f"has no {_PORT_NAMES[tier]} port that is up"
-        return (
-            f"has no {_PORT_NAMES[tier]} port of {min_gbps:g} Gb/s: its fastest has {max(speeds):g}, "
-            "and min_gbps is for one port"
-        )
-    return f"is in no {_NAMES[tier]}"
+def _lacks_domain(machine: Machine, tier: Tier, min_gbps: float) -> str:
+    if tier not in _PORTS or (tier != "ethernet" and tier not in machine.facts.domains):
+        return f"in no {_NAMES[tier]}"
+    speeds = [port.gbps for port in machine.facts.ports if port.up and port.tier in _PORTS[tier]]
+    if not speeds:
+        return f"no {_PORT_NAMES[tier]} port that is up"
+    return f"its fastest {_PORT_NAMES[tier]} port has {max(speeds):g} Gb/s, and min_gbps is for one port"
 
 
 def _has_port(machine: Machine, tier: Tier, min_gbps: float) -> bool:
     kinds = _PORTS[tier]
-    if min_gbps:
-        return any(port.up and port.gbps >= min_gbps and port.tier in kinds for port in machine.facts.ports)
-    if tier == "ethernet":
+    if not min_gbps and tier == "ethernet":
         return True
     listed = False
     for port in machine.facts.ports:
         if port.tier in kinds:
-            if port.up:
+            if port.up and port.gbps >= min_gbps:
                 return True
             listed = True
-    return not listed
+    return not listed and not min_gbps

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from astra_gang import ranks as rank_order
 from astra_gang.core.state import Assignment
 from astra_gang.engine import Machine
-from astra_gang.fit import Request, Tier, domain, fits, tier_name, tiers, usable
+from astra_gang.fit import OPEN_ETHERNET, Request, Tier, domain, fits, tier_name, tiers, usable
 from astra_gang.shape import Shape
 from astra_gang.shortage import shortage
 
@@ -53,7 +53,9 @@ def place(request: Request, machines: Sequence[Machine], *, avoid: Collection[st
     Args:
         avoid: Names of machines that must not be chosen.
     """
-    candidates = [machine for machine in machines if usable(machine, request.drives, avoid)]
+    avoided = frozenset(avoid)
+    least = min(shape.gpus for shape in request.shapes)  # asked first: most machines of a busy cluster fail it
+    candidates = [m for m in machines if len(m.free_gpus) >= least and usable(m, request.drives, avoided)]
     fitting: dict[Shape, list[Machine]] = {}
     for tier in tiers(request):
         for shape in request.shapes:
@@ -89,9 +91,9 @@ def replace(
     members = [
         machine
         for machine in machines
-        if machine.facts.name not in keep
+        if fits(machine, shape)
+        and machine.facts.name not in keep
         and usable(machine, request.drives, avoid)
-        and fits(machine, shape)
         and domain(machine, within.tier, request.min_gbps) == within.domain
     ]
     if len(members) < len(ranks):
@@ -153,6 +155,7 @@ def _why(count: int, shape: Shape, tier: Tier, name: str) -> str:
         f" with {shape.gpus} {'GPU' if shape.gpus == 1 else 'GPUs'}{' each' if count > 1 else ''}" if shape.gpus else ""
     )
     if tier == "machine":
-        return f"one machine{gpus}, {name}, the fullest with room"
+        return f"one machine{gpus}, the fullest with room: {name}"
     machines = "1 more machine" if count == 1 else f"{count} machines"
-    return f"{machines}{gpus} in {tier_name(tier)} {name}, the smallest on the tightest network with room"
+    where = "over Ethernet" if name == OPEN_ETHERNET else f"in {tier_name(tier)} {name}"
+    return f"{machines}{gpus} {where}, the tightest network with room"

@@ -11,7 +11,7 @@ from astra_agent.wire import RunRef, SlotRequest
 from astra_gang import shape as shapes
 from astra_gang.core.decisions import Place
 from astra_gang.core.events import NotPlaced, Placed
-from astra_gang.core.state import Assignment, RunState, Worker
+from astra_gang.core.state import Assignment, RunState, StartPolicy, Worker
 from astra_gang.engine import Machine, SlotOffer
 from astra_gang.fit import Request, Tier
 from astra_gang.placement import NotPlaceable, Placement, Within, place, replace
@@ -49,7 +49,7 @@ def answer(asked: Place, run: RunState, spec: Spec, machines: Sequence[Machine])
     else:
         found = place(request, machines, avoid=asked.avoid)
     if isinstance(found, NotPlaceable):
-        return NotPlaced(reservation=asked.reservation, reason=found.reason)
+        return NotPlaced(reservation=asked.reservation, reason=found.reason + _spread(spec, machines))
     return Placed(
         reservation=asked.reservation,
         assignments=found.assignments,
@@ -81,6 +81,14 @@ def offer(run: RunState, spec: Spec, assignment: Assignment) -> SlotOffer:
 
 def _shape(run: RunState, spec: Spec) -> Shape:
     return shapes.of(spec.resources, len(run.workers))
+
+
+def _spread(spec: Spec, machines: Sequence[Machine]) -> str:
+    """A hint for a run that would fit no machine, and is held to one only because nobody made it a gang."""
+    largest = max((len(machine.facts.gpus) for machine in machines), default=0)
+    if spec.start is StartPolicy.GANG or spec.resources.machines is not None or spec.resources.gpus <= largest:
+        return ""
+    return "; set start: Gang to spread it over several machines"
 
 
 def _request(spec: Spec, allowed: tuple[Shape, ...]) -> Request:

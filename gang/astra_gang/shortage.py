@@ -6,10 +6,23 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from heapq import nsmallest
 
 from astra_gang import ranks as rank_order
 from astra_gang.engine import Machine
-from astra_gang.fit import OPEN_ETHERNET, Request, Tier, could_fit, domain, fits, misfit, tier_name, tiers, usable
+from astra_gang.fit import (
+    OPEN_ETHERNET,
+    Request,
+    Tier,
+    could_fit,
+    domain,
+    fits,
+    lack,
+    nearness,
+    tier_name,
+    tiers,
+    usable,
+)
 from astra_gang.quantities import format_size
 from astra_gang.shape import Shape
 
@@ -44,13 +57,16 @@ def shortage(
     where = tier or tiers(request)[-1]
     nearest = _nearest(request, machines, avoid, where, only)
     wanted = more or nearest.shape.machines
-    subject = "Gang cannot be placed whole" if more or wanted > 1 else "Cannot be placed"
     clauses = [
         _needs(request, nearest.shape, wanted, where, only, more=bool(more)),
-        *_has(nearest, wanted, where, only),
-        *_never(request, machines, nearest.shape, wanted, where, only),
-        *_near_misses(request, machines, nearest, avoid, where, only),
     ]
+    if machines:
+        clauses += _has(nearest, wanted, where, only)
+        clauses += _never(request, machines, nearest.shape, wanted, where, only)
+        clauses += _near_misses(request, machines, nearest, avoid, where, only)
+    else:
+        clauses.append("no other machine is known" if more else "no machine is known")
+    subject = "Gang cannot be placed whole" if more or wanted > 1 else "Cannot be placed"
     return f"{subject}: {'; '.join(clauses)}"
 
 
@@ -118,7 +134,7 @@ def _has(nearest: _Nearest, wanted: int, tier: Tier, only: str | None) -> list[s
     if only is not None or (tier == "ethernet" and nearest.name == OPEN_ETHERNET):
         have = f"{len(nearest.members)} {'has' if len(nearest.members) == 1 else 'have'} that ({names})"
     else:
-        have = f"the best, {tier_name(tier)} {nearest.name}, has {len(nearest.members)} ({names})"
+        have = f"the best, {nearest.name}, has {len(nearest.members)} ({names})"
     return [have, f"{missing} more would do"]
 
 
@@ -126,12 +142,10 @@ def _never(
     request: Request, machines: Sequence[Machine], shape: Shape, wanted: int, tier: Tier, only: str | None
 ) -> list[str]:
     """Says so when the gang would not fit if nothing else ran: waiting does not help then."""
-    for other in request.shapes:
-        able = _able(request, machines, other, tier, only)
-        if able >= (wanted if other == shape else other.machines):
-            return []
-    able = _able(request, machines, shape, tier, only)
-    return [f"even if nothing else ran there would be {able or 'none'}, so waiting does not help"]
+    able = {other: _able(request, machines, other, tier, only) for other in request.shapes}
+    if any(able[other] >= (wanted if other == shape else other.machines) for other in request.shapes):
+        return []
+    return [f"even if nothing else ran there would be {able[shape] or 'none'}, so waiting does not help"]
 
 
 def _able(request: Request, machines: Sequence[Machine], shape: Shape, tier: Tier, only: str | None) -> int:
@@ -147,24 +161,32 @@ def _near_misses(
     machines: Sequence[Machine],
     nearest: _Nearest,
     avoid: Collection[str],
-    tier: Tier,
+    loosest: Tier,
     only: str | None,
 ) -> list[str]:
-    """What keeps the machines off that come nearest: `m-4 has 3 of its 8 GPUs free`."""
-    here = only or nearest.name
-    tier = _tier(nearest.shape, tier)
-    found = []
+    """What keeps off the machines that come nearest: `next would be m-4 (3 of its 8 GPUs free)`."""
+    tier = _tier(nearest.shape, loosest)
+    wanted = nearest.name if tier != "machine" else ""
+    missed: list[tuple[int, Machine]] = []
     for machine in machines:
-        missed = misfit(machine, request, nearest.shape, tier, avoid)
-        if missed is None:
-            continue
-        inside = tier == "machine" or not here or domain(machine, tier, request.min_gbps) in (here, None)
-        if inside:
-            found.append((-missed[0], -len(machine.free_gpus), rank_order.natural(machine.facts.name), missed[1]))
-    found.sort()
-    if not machines:
-        return ["no machine is known"]
-    return [", ".join(clause for *_, clause in found[:_NAMED_MAX])] if found else []
+        near = nearness(machine, request, nearest.shape, tier, avoid)
+        if near is not None and (not wanted or domain(machine, tier, request.min_gbps) in (wanted, None)):
+            missed.append((near, machine))
+    first = nsmallest(_NAMED_MAX, missed, key=lambda miss: (-miss[0], *_emptiness(miss[1])))
+    why: dict[str, list[str]] = {}
+    for _, machine in first:
+        why.setdefault(lack(machine, request, nearest.shape, tier, avoid), []).append(machine.facts.name)
+    listed = [f"{', '.join(names)} ({text})" for text, names in why.items()]
+    return [f"next would be {', '.join(listed)}"] if listed else []
+
+
+def _emptiness(machine: Machine) -> tuple[int, float, int, rank_order.Natural]:
+    return (
+        -len(machine.free_gpus),
+        -machine.free_cpu_cores,
+        -machine.free_memory_bytes,
+        rank_order.natural(machine.facts.name),
+    )
 
 
 def _listed(names: list[str]) -> str:
