@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from aiohttp import WSCloseCode, WSMessage, WSMsgType, hdrs, web
 
-from astra_agent.errors import Conflict, InvalidRequest, NotFound
+from astra_agent.errors import AstraError, Conflict, InvalidRequest, NotFound
 from astra_agent.wire import ExecRequest, LogsRequest
 from astra_gang import view
 from astra_gang.clock import Clock

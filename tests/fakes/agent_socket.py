@@ -44,6 +44,12 @@ class FakeAgentSocket:
             await self._runner.cleanup()
             self._runner = None
 
+    def on_put(self, slot: str, request: SlotRequest) -> None:
+        """For a fake that does more."""
+
+    def on_finish(self, slot: str) -> None:
+        """Nothing of the slot is left."""
+
     async def _put(self, request: web.Request) -> web.Response:
         slot = request.match_info["slot"]
         asked = SlotRequest.model_validate_json(await request.read())
@@ -54,12 +60,14 @@ class FakeAgentSocket:
         known = slot in self.slots
         self.slots[slot] = asked
         self.puts.append(slot)
+        self.on_put(slot, asked)
         return web.json_response({}, status=200 if known else 201)
 
     async def _get(self, request: web.Request) -> web.Response:
         slot = request.match_info["slot"]
         if slot in self.finished and slot not in self.lingering:
             self.slots.pop(slot, None)
+            self.on_finish(slot)
         return web.json_response({}) if slot in self.slots else _refusal(404, f"no slot {slot}")
 
     async def _delete(self, request: web.Request) -> web.Response:

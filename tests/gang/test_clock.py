@@ -4,7 +4,6 @@ import time
 from datetime import UTC, datetime
 
 from astra_gang.clock import BoottimeClock, Reading, rfc3339
-
 from tests.fakes.clock import EPOCH, FakeClock
 
 

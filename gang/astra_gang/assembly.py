@@ -1,0 +1,102 @@
+"""How the parts of a coordinator are put together, and how they live and end together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from astra_gang.api import Api
+from astra_gang.clock import Clock
+from astra_gang.config import Config
+from astra_gang.engines.agent_socket import AgentSocket
+from astra_gang.engines.embedded import EmbeddedEngine
+from astra_gang.follow import Follow
+from astra_gang.intake import Intake
+from astra_gang.ledger import Ledger
+from astra_gang.link import Links
+from astra_gang.loop import Loop, Settings
+from astra_gang.roster import Roster
+from astra_gang.store import Loaded, Store
+from astra_gang.streams import Streams
+from astra_gang.tokens import Token
+
+_SHUTDOWN_S = 3.0
+"""For requests that are under way."""
+_LINE_MAX = 64 * 1024
+"""Bytes of a request's first line: the words of an exec are in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    engine: EmbeddedEngine
+    loop: Loop
+    links: Links
+    app: web.Application
+    doors: Mapping[str, AgentSocket]
+
+
+def assemble(
+    config: Config, *, clock: Clock, store: Store, loaded: Loaded, term: int, operator: Token, agent: Token
+) -> Parts:
+    """Nothing runs yet."""
+    doors = {name: AgentSocket(name, path) for name, path in (config.agents or {}).items()}
+    roster = Roster(clock)
+    engine = EmbeddedEngine(store=store, clock=clock, roster=roster, doors=doors, book=loaded.book)
+    loop = Loop(
+        clock=clock,
+        store=store,
+        engine=engine,
+        roster=roster,
+        ledger=Ledger(loaded.runs, loaded.last_event),
+        settings=Settings(term, config.disconnect_limit_s, config.lost_margin_s, config.runs_kept),
+    )
+    limit_s = config.disconnect_limit_s
+    links = Links(inbox=loop, roster=roster, token=agent, term=term, disconnect_limit_s=limit_s, machines=doors)
+    streams = Streams(links, agent)
+    api = Api(
+        clock=clock,
+        engine=engine,
+        loop=loop,
+        intake=Intake(clock=clock, engine=engine, loop=loop, drives=config.drives, settings=config.policy),
+        follow=Follow(clock=clock, store=store, loop=loop, streams=streams),
+        workspaces=config.workspaces,
+        machines=doors,
+        term=term,
+    )
+    return Parts(engine, loop, links, api.application(links, streams, operator), doors)
+
+
+@contextlib.asynccontextmanager
+async def serving(parts: Parts, sockets: Sequence[socket.socket]) -> AsyncIterator[None]:
+    """The coordinator runs inside the block. What breaks one part ends them all, and the block."""
+    async with contextlib.AsyncExitStack() as stack:
+        for door in parts.doors.values():
+            stack.push_async_callback(door.close)
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(parts.engine.run()), group.create_task(parts.loop.run(parts.links))]
+            try:
+                async with _served(parts, sockets):
+                    yield
+            finally:
+                for task in tasks:
+                    task.cancel()
+
+
+@contextlib.asynccontextmanager
+async def _served(parts: Parts, sockets: Sequence[socket.socket]) -> AsyncIterator[None]:
+    runner = web.AppRunner(
+        parts.app, handler_cancellation=True, access_log=None, shutdown_timeout=_SHUTDOWN_S, max_line_size=_LINE_MAX
+    )
+    await runner.setup()
+    try:
+        for listening in sockets:
+            await web.SockSite(runner, listening).start()
+        yield
+    finally:
+        await parts.links.close()
+        await runner.cleanup()

@@ -1,0 +1,250 @@
+"""
+An agent without containers: a unix socket for the engine, a real WebSocket to the coordinator, and slots that do what
+they are told at once. It keeps its slots over links and coordinators, and notes what should never happen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from pydantic import TypeAdapter
+
+from astra_agent import wire
+from tests.fakes.agent_socket import FakeAgentSocket
+from tests.fakes.runs import facts
+
+_TO_AGENT: TypeAdapter[wire.ToAgent] = TypeAdapter(wire.ToAgent)
+_ALIVE = ("armed", "running", "stopping")
+
+
+@dataclass(slots=True)
+class FakeSlot:
+    request: wire.SlotRequest
+    rev: int = 0
+    phase: wire.SlotPhase = "ready"
+    detail: str = ""
+    fault: wire.Fault | None = None
+    term: int = 0
+    attempts: dict[int, wire.AttemptStatus] = field(default_factory=dict)
+    arms: dict[int, wire.Arm] = field(default_factory=dict)
+
+
+class FakeAgent(FakeAgentSocket):
+    """
+    Attributes:
+        name: Of its machine.
+        held: Slots by ID, until they are finished.
+        started: How often each (slot, attempt) was started.
+        wrong: What should never happen and did, as sentences.
+        slow: New slots stay `preparing` until `ready` is called.
+        stubborn: Attempts do not end when they are told to stop.
+        welcomes: Terms of the coordinators that have welcomed it.
+        unacknowledged: Reports by sequence number.
+        logs: Output by (slot, attempt).
+    """
+
+    def __init__(self, name: str, folder: Path, token: str, gpus: int = 8) -> None:
+        super().__init__(folder / f"{name}.sock")
+        self.name = name
+        self.facts = facts(name, gpus=gpus)
+        self.held: dict[str, FakeSlot] = {}
+        self.started: Counter[tuple[str, int]] = Counter()
+        self.wrong: list[str] = []
+        self.slow = False
+        self.stubborn = False
+        self.welcomes: list[int] = []
+        self.unacknowledged: dict[int, wire.SlotStatus] = {}
+        self.logs: dict[tuple[str, int], bytes] = {}
+        self.boot = "boot-1"
+        self._token = token
+        self._seq = 0
+        self._socket: aiohttp.ClientWebSocketResponse | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._streams: set[asyncio.Task[None]] = set()
+
+    # Link ------------------------------------------------------------------------------------------------------------
+
+    def connect(self, url: str) -> None:
+        """Keep a link to the coordinator at *url*, again and again, until `disconnect`."""
+        self._task = asyncio.ensure_future(self._keep_link(url))
+
+    async def disconnect(self) -> None:
+        """Idempotent."""
+        for task in (*self._streams, self._task):
+            if task is not None:
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
+        self._task = None
+
+    async def stop(self) -> None:
+        await self.disconnect()
+        await super().stop()
+
+    async def _keep_link(self, url: str) -> None:
+        async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {self._token}"}) as session:
+            while True:
+                with suppress(aiohttp.ClientError, ConnectionError):
+                    async with session.ws_connect(f"{url}/v1/agents/link") as socket:
+                        await self._speak(session, url, socket)
+                await asyncio.sleep(0.02)
+
+    async def _speak(self, session: aiohttp.ClientSession, url: str, socket: aiohttp.ClientWebSocketResponse) -> None:
+        statuses = tuple(self.status(slot) for slot in self.held)
+        await self._send(socket, wire.Hello(version="0", boot=self.boot, facts=self.facts, slots=statuses))
+        for seq, status in sorted(self.unacknowledged.items()):
+            await self._send(socket, wire.Report(seq=seq, status=status))
+        self._socket = socket
+        try:
+            async for message in socket:
+                match _TO_AGENT.validate_json(message.data):
+                    case wire.Welcome(term=term):
+                        self.welcomes.append(term)
+                    case wire.ReportAck(seq=seq):
+                        self.unacknowledged.pop(seq, None)
+                    case wire.DirectiveMessage(directive=directive):
+                        await self._obey(directive)
+                    case wire.OpenStream() as opened:
+                        task = asyncio.ensure_future(self._stream(session, url, opened))
+                        self._streams.add(task)
+                        task.add_done_callback(self._streams.discard)
+        finally:
+            self._socket = None
+
+    async def _send(self, socket: aiohttp.ClientWebSocketResponse | None, message: wire.Wire) -> None:
+        if socket is not None:
+            with suppress(ConnectionError):
+                await socket.send_str(message.model_dump_json())
+
+    async def lease(self, n: int) -> None:
+        await self._send(self._socket, wire.Lease(n=n))
+
+    # Slots -----------------------------------------------------------------------------------------------------------
+
+    def on_put(self, slot: str, request: wire.SlotRequest) -> None:
+        if slot not in self.held:
+            self.held[slot] = FakeSlot(request, phase="preparing" if self.slow else "ready")
+            self._report_soon(slot)
+
+    def on_finish(self, slot: str) -> None:
+        self.held.pop(slot, None)
+
+    async def ready(self, slot: str) -> None:
+        self.held[slot].phase = "ready"
+        await self._report(slot)
+
+    async def fail(self, slot: str, detail: str, fault: wire.Fault) -> None:
+        held = self.held[slot]
+        held.phase, held.detail, held.fault = "failed", detail, fault
+        await self._report(slot)
+
+    async def exit(self, slot: str, code: int, attempt: int | None = None) -> None:
+        """The program of the newest, or of this, attempt ends."""
+        held = self.held[slot]
+        number = max(held.attempts) if attempt is None else attempt
+        held.attempts[number] = wire.AttemptStatus(attempt=number, state="exited", code=code)
+        await self._report(slot)
+
+    def status(self, slot: str) -> wire.SlotStatus:
+        held = self.held[slot]
+        return wire.SlotStatus(
+            slot=slot,
+            rev=held.rev,
+            run=held.request.run,
+            worker=held.request.worker,
+            phase=held.phase,
+            detail=held.detail,
+            fault=held.fault,
+            address=self.facts.address if held.phase == "ready" else None,
+            port=29500 if held.phase == "ready" else None,
+            term=held.term,
+            attempts=tuple(held.attempts[number] for number in sorted(held.attempts)),
+        )
+
+    def forget_everything(self) -> None:
+        """The machine was booted, or its agent's state removed."""
+        self.held.clear()
+        self.slots.clear()
+        self.unacknowledged.clear()
+        self.boot += "'"
+
+    def running(self) -> list[tuple[str, int]]:
+        """(slot, attempt) of every program that runs."""
+        return [(s, a.attempt) for s, h in self.held.items() for a in h.attempts.values() if a.state == "running"]
+
+    async def _obey(self, directive: wire.Directive) -> None:
+        held = self.held.get(directive.slot)
+        if held is None:
+            await self._send(self._socket, wire.SlotGone(slot=directive.slot))
+            return
+        if directive.term < held.term:
+            self.wrong.append(f"{directive.kind} of term {directive.term} after {held.term}")
+            return
+        held.term = directive.term
+        match directive:
+            case wire.Arm(attempt=attempt) if attempt not in held.attempts:
+                held.arms[attempt] = directive
+                self._move(held, attempt, "armed")
+            case wire.Start(attempt=attempt) if held.attempts[attempt].state == "armed":
+                older = [a for n, a in held.attempts.items() if n < attempt and a.state in _ALIVE]
+                if older:
+                    self.wrong.append(f"attempt {attempt} of {directive.slot} started beside {older[0].attempt}")
+                self.started[directive.slot, attempt] += 1
+                self._move(held, attempt, "running")
+            case wire.Stop(attempt=attempt):
+                for number, seen in held.attempts.items():
+                    if number <= attempt and seen.state in _ALIVE and not self.stubborn:
+                        self._move(held, number, "exited", code=143)
+            case _:
+                return
+        await self._report(directive.slot)
+
+    def _move(self, held: FakeSlot, attempt: int, state: wire.AttemptState, **more: Any) -> None:
+        held.attempts[attempt] = wire.AttemptStatus(attempt=attempt, state=state, **more)
+
+    def _report_soon(self, slot: str) -> None:
+        task = asyncio.ensure_future(self._report(slot))
+        self._streams.add(task)
+        task.add_done_callback(self._streams.discard)
+
+    async def _report(self, slot: str) -> None:
+        if slot not in self.held:
+            return
+        self.held[slot].rev += 1
+        self._seq += 1
+        self.unacknowledged[self._seq] = self.status(slot)
+        await self._send(self._socket, wire.Report(seq=self._seq, status=self.status(slot)))
+
+    # Streams ---------------------------------------------------------------------------------------------------------
+
+    async def _stream(self, session: aiohttp.ClientSession, url: str, opened: wire.OpenStream) -> None:
+        async with session.ws_connect(f"{url}/v1/agents/streams/{opened.stream}") as socket:
+            if isinstance(opened.request, wire.LogsRequest):
+                await self._send_log(socket, opened.request)
+            else:
+                await self._echo(socket, opened.request)
+
+    async def _send_log(self, socket: aiohttp.ClientWebSocketResponse, request: wire.LogsRequest) -> None:
+        log = self.logs.get((request.slot, request.attempt or 0))
+        if log is None:
+            await socket.close(code=4404, message=b"there is no attempt with a log on this machine")
+            return
+        for place in range(0, len(log), 65536):
+            await socket.send_bytes(log[place : place + 65536])
+        await socket.close()
+
+    async def _echo(self, socket: aiohttp.ClientWebSocketResponse, request: wire.ExecRequest) -> None:
+        """Say the command, then everything that comes on standard input, until its end."""
+        await socket.send_bytes(b"\1" + " ".join(request.command).encode())
+        async for message in socket:
+            if message.type is aiohttp.WSMsgType.BINARY:
+                await socket.send_bytes(b"\1" + message.data)
+            else:
+                await socket.send_str(wire.ExecExit(code=7).model_dump_json())
+                return
