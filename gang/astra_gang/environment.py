@@ -8,11 +8,12 @@ sets changes the user's program only. Variables about devices (`NCCL_IB_HCA`) co
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from astra_agent.wire import MachineFacts
 from astra_gang import shape as shapes
 from astra_gang import slurm
-from astra_gang.core.state import RunState, Slot, Worker
+from astra_gang.core.state import RunState, Worker
 from astra_gang.spec import Spec
 
 _SOCKET_INTERFACES = "^lo,docker,virbr,veth,cni,wg"
@@ -43,23 +44,23 @@ def environment(run: RunState, spec: Spec, rank: int, facts: Mapping[str, Machin
     }
 
 
-class _ReadySlot:
-    """The leader's slot once peers can reach it."""
+@dataclass(frozen=True, slots=True)
+class _Leader:
+    """Where the workers of an attempt meet."""
 
-    __slots__ = ("address", "machine", "port")
+    machine: str
+    address: str
+    port: int
 
-    def __init__(self, machine: str, address: str, port: int) -> None:
-        self.machine, self.address, self.port = machine, address, port
 
-
-def _ready(leader: Worker) -> _ReadySlot:
-    slot: Slot | None = leader.slot
+def _ready(leader: Worker) -> _Leader:
+    slot = leader.slot
     if slot is None or slot.address is None or slot.port is None:
         raise ValueError(f"{leader.name} leads and is not ready: it has no address and port yet")
-    return _ReadySlot(slot.machine, slot.address, slot.port)
+    return _Leader(slot.machine, slot.address, slot.port)
 
 
-def _ranks(run: RunState, worker: Worker, leader: _ReadySlot, leader_machine_address: str) -> dict[str, str]:
+def _ranks(run: RunState, worker: Worker, leader: _Leader, leader_machine_address: str) -> dict[str, str]:
     rank, count, attempt = str(worker.rank), str(len(run.workers)), str(worker.attempt)
     gpus = worker.slot.gpus if worker.slot is not None else ()
     return {
@@ -83,7 +84,7 @@ def _group(worker: Worker) -> dict[str, str]:
     return {"ASTRAEUS_GROUP_NAME": worker.group, "ASTRAEUS_GROUP_REPLICA_INDEX": str(worker.group_index)}
 
 
-def _torchrun(run: RunState, worker: Worker, leader: _ReadySlot, gpus: int) -> dict[str, str]:
+def _torchrun(run: RunState, worker: Worker, leader: _Leader, gpus: int) -> dict[str, str]:
     """Defaults of torchrun's flags, so that a bare `torchrun train.py` is right. Without GPUs it starts one process."""
     own = worker.slot.address if worker.slot is not None else None
     return {
@@ -97,7 +98,7 @@ def _torchrun(run: RunState, worker: Worker, leader: _ReadySlot, gpus: int) -> d
     }
 
 
-def _jax(leader: _ReadySlot, gpus: int) -> dict[str, str]:
+def _jax(leader: _Leader, gpus: int) -> dict[str, str]:
     """
     JAX takes Slurm's names for "one process for each GPU" and would use the GPU numbered SLURM_LOCALID alone, even when
     it is given address, count and rank. The list keeps all GPUs of the worker in use.

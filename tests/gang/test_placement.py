@@ -379,6 +379,26 @@ def test_placement_does_not_depend_on_the_order_of_machines(
     assert place(asked, cluster) == place(asked, shuffled)
 
 
+@given(requests, machines, st.integers(1, 3), st.sampled_from(TIERS[1:]), names)
+def test_a_replacement_is_found_whenever_the_domain_has_enough_that_fit(
+    asked: Request, cluster: list[Machine], count: int, tier: Tier, name: str
+) -> None:
+    kept = [m.facts.name for m in cluster[:1]]
+    able = {
+        m.facts.name
+        for m in cluster[1:]
+        if usable(m, asked.drives, ()) and fits(m, asked.shapes[0]) and domain(m, tier, asked.min_gbps) == name
+    }
+    found = replace(asked, cluster, ranks=range(1, count + 1), keep=kept, within=Within(tier, name))
+    if isinstance(found, NotPlaceable):
+        assert len(able) < count
+        assert f"needs {count} more machine" in found.reason
+    else:
+        chosen = {assignment.machine for assignment in found.assignments}
+        assert len(chosen) == count
+        assert chosen <= able
+
+
 @given(requests, machines)
 def test_a_machine_that_fits_lacks_nothing(asked: Request, cluster: list[Machine]) -> None:
     for tier in tiers(asked):

@@ -216,7 +216,8 @@ T = "spec.task_template"
         pytest.param(
             document(env={"A": 1}),
             f"{T}.env.A",
-            f'{T}.env.A is 1, a number: right is an object of strings, such as {{"NCCL_DEBUG": "INFO"}}: put numbers in quotes',
+            f'{T}.env.A is 1, a number: right is an object of strings, such as {{"NCCL_DEBUG": "INFO"}}: '
+            "put numbers in quotes",
             id="a number for a variable",
         ),
         pytest.param(
@@ -246,7 +247,8 @@ T = "spec.task_template"
         pytest.param(
             asking(network={"interconnect": "ib"}),
             f"{R}.network.interconnect",
-            f'{R}.network.interconnect is "ib": right is the slowest network that will do: "rdma", "infiniband" or "nvlink"',
+            f'{R}.network.interconnect is "ib": right is the slowest network that will do: '
+            '"rdma", "infiniband" or "nvlink"',
             id="not one of them",
         ),
         pytest.param(
