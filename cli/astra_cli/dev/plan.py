@@ -23,8 +23,8 @@ LINK_PORT = 7411
 API_PORT = 7410
 """Of 127.0.0.1; the next free one when it is taken."""
 
-LONGEST_STATE = 60
-"""A socket's path may have 107 characters, and containerd's lies some 45 below the state folder."""
+LONGEST_STATE = 70
+"""A socket's path may have 107 characters, and containerd's takes 33 below the state folder."""
 
 
 @dataclass(frozen=True, slots=True)
