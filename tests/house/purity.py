@@ -28,6 +28,8 @@ PURE = (
     "astra_agent.errors",
     "astra_agent.runtime",
     "astra_agent.wire",
+    "astra_dns.answer",
+    "astra_dns.ready",
     "astra_cli.documents",
     "astra_cli.render",
     "astra_gang.core",
