@@ -117,7 +117,7 @@ def _read_records(packet: bytes, at: int, before: int, additionals: int) -> Edns
     edns = None
     for number in range(before + additionals):
         owner = at
-        at = _skip_name(packet, at)
+        at = skip_name(packet, at)
         if at + 10 > len(packet):
             raise MalformedError(FORMERR)
         rtype, rclass, ttl, size = unpack_from("!2HIH", packet, at)
@@ -144,7 +144,7 @@ def _check_options(packet: bytes, at: int, end: int) -> None:
         raise MalformedError(FORMERR)
 
 
-def _skip_name(packet: bytes, at: int) -> int:
+def skip_name(packet: bytes, at: int) -> int:
     """Behind a name that may end in a pointer, which must point backwards; where it points to is not looked at."""
     begin = at
     while at < len(packet):

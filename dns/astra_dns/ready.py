@@ -20,12 +20,12 @@ KEPT_BYTES = 128
 class Ready:
     """Of one view, over UDP: another snapshot has a `Ready` of its own, so nothing here is ever out of date."""
 
-    __slots__ = ("_answers", "_view", "get")
+    __slots__ = ("answers", "get", "view")
 
     def __init__(self, view: View) -> None:
-        self._view = view
-        self._answers: dict[bytes, bytes] = {}
-        self.get = self._answers.get
+        self.view = view
+        self.answers: dict[bytes, bytes] = {}
+        self.get = self.answers.get
         """By a packet without its ID: the answer without its ID, when it was given before."""
 
     def answer(self, packet: bytes) -> bytes | Query | None:
@@ -33,12 +33,12 @@ class Ready:
         found = self.get(packet[2:])
         if found is not None:
             return packet[:2] + found
-        said = answer(self._view, packet)
+        said = answer(self.view, packet)
         if said.__class__ is bytes and len(packet) <= KEPT_BYTES:
-            if len(self._answers) >= KEPT:
-                self._answers.clear()
-            self._answers[packet[2:]] = said[2:]
+            if len(self.answers) >= KEPT:
+                self.answers.clear()
+            self.answers[packet[2:]] = said[2:]
         return said
 
     def __len__(self) -> int:
-        return len(self._answers)
+        return len(self.answers)

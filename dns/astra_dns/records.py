@@ -128,18 +128,28 @@ class Draft:
 
     def put(self, run: RunNames) -> None:
         """*run* in the place of what was known of it. Raises: ValueError, and nothing has changed."""
+        for _ in self.putting(run):
+            pass
+
+    def drop(self, key: RunKey) -> None:
+        """Nothing is known of it any more. Idempotent."""
+        for _ in self.dropping(key):
+            pass
+
+    def putting(self, run: RunNames) -> Iterator[None]:
+        """As `put`, a name at a time: it is done at the end of the iteration, and not to be frozen before."""
         _check(run, self._zone)
         before = self._runs.pop(run.key, None)
         self._runs[run.key] = run
         if before is not None:
-            self._settle(before)
-        self._settle(run)
+            yield from self._settle(before)
+        yield from self._settle(run)
 
-    def drop(self, key: RunKey) -> None:
-        """Nothing is known of it any more. Idempotent."""
+    def dropping(self, key: RunKey) -> Iterator[None]:
+        """As `drop`, a name at a time."""
         before = self._runs.pop(key, None)
         if before is not None:
-            self._settle(before)
+            yield from self._settle(before)
 
     def freeze(self) -> Snapshot:
         self._serial += 1
@@ -175,7 +185,7 @@ class Draft:
 
     # Which run a name belongs to -------------------------------------------------------------------------------------
 
-    def _settle(self, run: RunNames) -> None:
+    def _settle(self, run: RunNames) -> Iterator[None]:
         """Look again at every name and address that *run* has, or had."""
         workspace = self._workspaces.setdefault(run.workspace, _Workspace())
         workspace.changed = True
@@ -183,6 +193,7 @@ class Draft:
             self._settle_name(workspace, run.workspace, worker)
             for address in addresses:
                 self._settle_address(workspace, run.workspace, address, worker)
+            yield
         self._settle_name(workspace, run.workspace, run.run)
         self._settle_service(workspace, run)
 

@@ -1,0 +1,7 @@
+"""`python -m astra_dns`."""
+
+import sys
+
+from astra_dns.main import main
+
+sys.exit(main())
