@@ -73,14 +73,15 @@ def answers(runs: Iterable[RunRecord], machines: Sequence[Machine]) -> list[tupl
     room = {machine.facts.name: machine for machine in machines}
     taken = list(runs)
     for run in taken:
-        _take(room, run, _not_held_yet(run.state, machines))
+        _take(room, run, _not_held_yet(run.state, machines), len(run.state.workers))
     found: list[tuple[str, Event]] = []
     for run in sorted(taken, key=lambda r: (-(r.spec.document.spec.priority or 0), r.state.submitted_at)):
         for decision in outstanding(run.state):
             if isinstance(decision, Place):
                 answer = plan.answer(decision, run.state, run.spec, tuple(room.values()))
                 if isinstance(answer, Placed):
-                    _take(room, run, answer.assignments)
+                    count = len(run.state.workers) if decision.keep else len(answer.assignments)
+                    _take(room, run, answer.assignments, count)
                 found.append((run.state.uid, answer))
     return found
 
@@ -91,8 +92,9 @@ def _not_held_yet(state: RunState, machines: Sequence[Machine]) -> tuple[Assignm
     return tuple(Assignment(0, slot.machine, slot.gpus) for slot in slots_of(state) if slot.id not in shown)
 
 
-def _take(room: dict[str, Machine], run: RunRecord, assignments: Iterable[Assignment]) -> None:
-    share = shape.of(run.spec.resources, len(run.state.workers))
+def _take(room: dict[str, Machine], run: RunRecord, assignments: Iterable[Assignment], workers: int) -> None:
+    """*workers*: of the run in the shape that it was placed in."""
+    share = shape.of(run.spec.resources, workers)
     for assignment in assignments:
         machine = room.get(assignment.machine)
         if machine is not None:
