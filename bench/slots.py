@@ -71,9 +71,9 @@ async def _start_through_agent(
     async with agent.put(f"http://agent/v1/slots/{slot}", json=request.model_dump(mode="json")) as answer:
         if answer.status >= 400:
             raise RuntimeError(f"the agent refused the slot: {await answer.text()}")
-    first_ns = await asyncio.to_thread(first_instruction_ns, drive)
     async with asyncio.timeout(END_TIMEOUT_S):
         await barrier.ended(slot)
+        first_ns = first_instruction_ns(drive)
         await agent.delete(f"http://agent/v1/slots/{slot}", params={"code": "0", "reason": "measured"})
         while (await agent.get(f"http://agent/v1/slots/{slot}")).status != 404:  # noqa: ASYNC110  # another process
             await asyncio.sleep(0.02)
