@@ -78,6 +78,10 @@ class Links:
         session = self._sessions.get(machine)
         return session is not None and session.send(wire.DirectiveMessage(directive=directive))
 
+    def connected(self) -> tuple[str, ...]:
+        """Names of the machines that have a link now."""
+        return tuple(sorted(self._sessions))
+
     def open_stream(self, machine: str, opened: wire.OpenStream) -> None:
         """
         Raises:

@@ -14,9 +14,11 @@ from typing import Any
 
 import aiohttp
 
+from astra_agent.errors import NotFound
 from astra_gang.assembly import Parts, assemble, serving
 from astra_gang.config import Config
-from astra_gang.core import Policy
+from astra_gang.core import Phase, Policy
+from astra_gang.store import RunRecord
 from astra_gang.tokens import Token
 from tests.fakes.agent import FakeAgent
 from tests.fakes.clock import FakeClock
@@ -115,16 +117,19 @@ class FakeCluster:
     def is_dead(self) -> bool:
         return self._task is None or self._task.done()
 
-    def kill_at_commit(self, number: int) -> None:
-        """End it right after the store has taken its *number*-th commit from now, before anybody hears of it."""
+    def kill_at_commit(self, number: int, *, durable: bool) -> None:
+        """End it at the *number*-th commit from now: right after it, before anybody hears of it, or right before."""
         last = self.store.commits + number
 
         def check(commits: int) -> None:
             if commits >= last:
-                self.store.after_commit = lambda _: None
+                self.store.before_commit = self.store.after_commit = lambda _: None
                 raise Killed
 
-        self.store.after_commit = check
+        if durable:
+            self.store.after_commit = check
+        else:
+            self.store.before_commit = check
 
     # As a user -------------------------------------------------------------------------------------------------------
 
@@ -149,10 +154,17 @@ class FakeCluster:
         _, document = await self.request("GET", f"jobs/{name}/events")
         return [item["sentence"] for item in document["items"]]
 
+    def run(self, name: str = "llama") -> RunRecord:
+        """The newest of this name, as the coordinator has it in memory, dead or alive."""
+        return self.parts.loop.ledger.find("default", name)
+
     def phase(self, name: str = "llama") -> str:
-        """Of the newest run of this name, as the coordinator has recorded it."""
-        found = [run.state for run in self.parts.loop.ledger.all() if run.state.name == name]
-        return str(found[-1].outcome or found[-1].phase) if found else "none"
+        """`none` without a run of this name; its outcome once it has ended."""
+        try:
+            state = self.run(name).state
+        except NotFound:
+            return "none"
+        return str(state.outcome if state.phase is Phase.ENDED else state.phase)
 
     async def until_phase(self, phase: str, name: str = "llama") -> None:
         await until(lambda: self.phase(name) == phase, f"{name} {phase}")
