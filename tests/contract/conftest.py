@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from astra_agent import init
+from astra_agent.containerd import proc
 from astra_agent.containerd.client import Client
 from astra_agent.containerd.containers import ContainerdContainers
 from astra_agent.containerd.private import PrivateContainerd
@@ -101,6 +102,10 @@ class ContainerdBench(RuntimeBench):
             init_path=init.program(),
             runc_root=self.containerd.runc_root,
         )
+
+    def processes(self, container: str) -> list[int]:
+        """What is in the container's cgroup, as the machine sees it."""
+        return proc.Cgroups.of_this_machine().processes(f"{CGROUP_PARENT}/{container}")
 
     async def go_down(self) -> None:
         self.containerd.kill()

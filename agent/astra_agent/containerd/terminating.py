@@ -47,10 +47,13 @@ def _ask(cgroups: proc.Cgroups, cgroup: str, seen: set[int]) -> int | None:
         proc.send(init, signal.SIGKILL, cgroup)
         return None
     processes = [found for pid in pids if (found := proc.process(pid)) is not None]
-    fresh = [process for process in whom_to_ask(processes, init) if process.pid not in seen]
+    asking = whom_to_ask(processes, init)
+    asked = [process for process in asking.asked if process.pid not in seen]
     seen.update(process.pid for process in processes)
-    for process in fresh:
+    for process in asking.spared:
+        proc.queue(init, STOP_SIGNAL, -process.inner_pid)
+    for process in asked:
         proc.queue(init, STOP_SIGNAL, process.inner_pid)
-    for process in fresh:
+    for process in asked:
         proc.send(process.pid, signal.SIGTERM, cgroup)
-    return len(fresh)
+    return len(asked)
