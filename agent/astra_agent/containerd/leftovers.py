@@ -30,8 +30,8 @@ def clean(root: Path, state: Path, socket: Path, runc_root: Path) -> None:
     bundles = [config.parent for config in state.glob("io.containerd.runtime.v2.task/*/*/config.json")]
     shim_sockets = [path for bundle in bundles for path in _shim_sockets(bundle)]
     cgroups = {cgroup for bundle in bundles if (cgroup := _cgroup(bundle / "config.json"))}
+    _end_processes(cgroups)  # while their shims, where they live, can reap them
     _end_shims(socket)
-    _end_processes(cgroups)
     _unmount_below(root)
     machine = proc.Cgroups.of_this_machine()
     for cgroup in cgroups:
