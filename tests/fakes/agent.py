@@ -48,6 +48,7 @@ class FakeAgent(FakeAgentSocket):
         leased: Leases that were answered.
         unacknowledged: Reports by sequence number.
         logs: Output by (slot, attempt).
+        break_off: Logs end without being closed.
     """
 
     def __init__(self, name: str, folder: Path, token: str, gpus: int = 8) -> None:
@@ -63,6 +64,7 @@ class FakeAgent(FakeAgentSocket):
         self.leased: list[int] = []
         self.unacknowledged: dict[int, wire.SlotStatus] = {}
         self.logs: dict[tuple[str, int], bytes] = {}
+        self.break_off = False
         self.boot = "boot-1"
         self._token = token
         self._seq = 0
@@ -248,7 +250,7 @@ class FakeAgent(FakeAgentSocket):
             return
         for place in range(0, len(log), 65536):
             await socket.send_bytes(log[place : place + 65536])
-        await socket.close()
+        await socket.close(code=1001 if self.break_off else 1000)
 
     async def _echo(self, socket: aiohttp.ClientWebSocketResponse, request: wire.ExecRequest) -> None:
         """Say the command, then everything that comes on standard input, until its end."""

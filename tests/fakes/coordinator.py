@@ -66,9 +66,9 @@ class FakeCluster:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await self.kill()
         for agent in self.agents.values():
             await agent.stop()
-        await self.kill()
         if self._session is not None:
             await self._session.close()
 
