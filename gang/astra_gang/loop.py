@@ -23,7 +23,7 @@ from astra_gang.ledger import Draft, Ledger
 from astra_gang.performer import Agents, Performer
 from astra_gang.planner import Planner
 from astra_gang.roster import Roster
-from astra_gang.sightings import is_on, lost_at, missing, missing_due, slot_seen, slots_of
+from astra_gang.sightings import is_on, lost_at, missing, missing_due, slot_seen, watched
 from astra_gang.store import Batch, RunRecord, Store
 
 _log = logging.getLogger(__name__)
@@ -127,7 +127,7 @@ class Loop:
 
         def apply(draft: Draft) -> None:
             for run in draft.live():
-                if any(held.id == slot for held in slots_of(run.state)):
+                if any(held.id == slot for held in watched(run.state)):
                     draft.feed(run.state.uid, SlotGone(slot))
 
         await self._record(apply)
@@ -256,7 +256,7 @@ class Loop:
 
     async def _give_back_strays(self) -> None:
         """Slots that the engine holds for runs that do not have them: of a state directory that was put back, say."""
-        known = {slot.id for run in self.ledger.live() for slot in (*slots_of(run.state), *run.state.leaving)}
+        known = {slot.id for run in self.ledger.live() for slot in watched(run.state)}
         for held in await self._engine.held():
             if held.slot not in known and not held.leaving:
                 _log.warning("stray slot=%s machine=%s", held.slot, held.machine)
@@ -281,7 +281,7 @@ class Loop:
 
     def _machine_events(self, run: RunRecord, now: float) -> list[Event]:
         events: list[Event] = []
-        for machine in sorted({slot.machine for slot in slots_of(run.state)}):
+        for machine in sorted({slot.machine for slot in watched(run.state)}):
             seen = self._roster.get(machine)
             if seen is not None and seen.connected:
                 events += [SlotGone(slot) for slot in missing(run.state, machine, seen.slots, now)]
@@ -296,7 +296,7 @@ class Loop:
         for run in self.ledger.live():
             if (due := deadline(run.state)) is not None:
                 dues.append(max(due, self._tick_after.get(run.state.uid, due)))
-            for machine in {slot.machine for slot in slots_of(run.state)}:
+            for machine in {slot.machine for slot in watched(run.state)}:
                 seen = self._roster.get(machine)
                 if seen is None or not seen.connected:
                     dues.append(self._lost_at(run, machine))

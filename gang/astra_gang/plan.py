@@ -42,8 +42,8 @@ def workers(spec: Spec, count: int) -> tuple[Worker, ...]:
 
 def answer(asked: Place, run: RunState, spec: Spec, machines: Sequence[Machine]) -> Placed | NotPlaced:
     """
-    What the core hears on its `Place`: a whole gang in any shape that the spec allows when nothing is kept, else machines
-    in the rest's domain.
+    What the core hears on its `Place`: a whole gang in any shape that the spec allows when nothing is kept, else
+    machines in the rest's domain.
     """
     if asked.keep:
         request = _request(spec, (_shape(run, spec),))
