@@ -63,8 +63,8 @@ def step(state: RunState, event: Event, now: float) -> tuple[RunState, tuple[Dec
 def _placed(state: RunState, event: Placed, now: float) -> Absorbed:
     if not state.wants_place or event.reservation != state.reservation:
         return _ignore(state, f"a placement for reservation {event.reservation}; {state.reservation} is current")
-    if state.phase is Phase.PENDING:
-        state = _with_workers(state, len(event.assignments))
+    if all(worker.slot is None for worker in state.workers):
+        state = replace(_with_workers(state, len(event.assignments)), tier=event.tier, domain=event.domain)
     assignments = tuple(
         replace(assignment, slot=_slot_id(state, state.next_slot + i))
         for i, assignment in enumerate(sorted(event.assignments, key=lambda a: a.rank))
@@ -82,9 +82,7 @@ def _placed(state: RunState, event: Placed, now: float) -> Absorbed:
         place_again_at=None,
     )
     if state.phase is Phase.PENDING:
-        state = replace(
-            state, phase=Phase.RESERVING, phase_since=now, tier=event.tier, domain=event.domain, reason=event.why
-        )
+        state = replace(state, phase=Phase.RESERVING, phase_since=now, reason=event.why)
     return state, [Tell(f"Placed: {event.why}", attempt=state.attempt)]
 
 
