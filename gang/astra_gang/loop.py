@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from astra_agent.errors import AstraError, DeadlineExceeded, Unavailable
@@ -63,10 +63,23 @@ class _Entry:
 
 
 class Loop:
-    """Takes reports from the links, requests from the API, and time. `run` must be running for anything to happen."""
+    """
+    Takes reports from the links, requests from the API, and time. `run` must be running for anything to happen.
+
+    Args:
+        machines: Names of those that are expected to be there.
+    """
 
     def __init__(
-        self, *, clock: Clock, store: Store, engine: Engine, roster: Roster, ledger: Ledger, settings: Settings
+        self,
+        *,
+        clock: Clock,
+        store: Store,
+        engine: Engine,
+        roster: Roster,
+        ledger: Ledger,
+        settings: Settings,
+        machines: Collection[str] = (),
     ) -> None:
         self.ledger = ledger
         self.trouble: str | None = None
@@ -83,6 +96,10 @@ class Loop:
         self._cluster_changed = False
         self._tick_after: dict[str, float] = {}
         self._read_at = clock.now()
+        self._performer = Performer(clock=clock, engine=engine, roster=roster, post=self.post, term=settings.term)
+        self._planner = Planner(
+            clock=clock, engine=engine, roster=roster, ledger=ledger, post_all=self.post_all, expected=machines
+        )
         roster.changes.append(self._on_cluster_change)
 
     # What others bring -----------------------------------------------------------------------------------------------
@@ -158,19 +175,9 @@ class Loop:
 
     async def run(self, agents: Agents) -> None:
         """Until cancelled. Starts with what is outstanding: there is no other recovery."""
-        self._performer = Performer(
-            clock=self._clock,
-            engine=self._engine,
-            roster=self._roster,
-            agents=agents,
-            post=self.post,
-            term=self._settings.term,
-        )
-        self._planner = Planner(engine=self._engine, ledger=self.ledger, post_all=self.post_all)
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._performer.run())
+            group.create_task(self._performer.run(agents))
             group.create_task(self._planner.run())
-            await asyncio.sleep(0)  # both have begun
             await self._give_back_strays()
             self._act(self.ledger.live())
             while True:
@@ -224,12 +231,15 @@ class Loop:
             self.trouble = None
         self._read_at = batch.reading.seconds
         self.ledger.accept(batch)
+        for run in batch.runs:
+            if run.state.phase is Phase.ENDED:
+                self._tick_after.pop(run.state.uid, None)
         for event in batch.events:
-            run = self.ledger.get(event.uid)
+            about = self.ledger.get(event.uid)
             _log.log(
                 _LEVELS.get(event.level, logging.INFO),
                 "run=%s uid=%s rank=%s attempt=%s sentence=%r",
-                run.state.name if run else "-", event.uid, event.rank, event.attempt, event.sentence,
+                about.state.name if about else "-", event.uid, event.rank, event.attempt, event.sentence,
             )  # fmt: skip
         self._changed.set()
         self._changed = asyncio.Event()

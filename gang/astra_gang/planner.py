@@ -10,19 +10,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 from astra_agent.errors import Unavailable
 from astra_gang import plan, shape
+from astra_gang.clock import Clock
 from astra_gang.core import Assignment, Event, Place, Placed, RunState, outstanding
 from astra_gang.engine import Engine, Machine
 from astra_gang.ledger import Ledger
+from astra_gang.roster import Roster
 from astra_gang.sightings import slots_of
 from astra_gang.store import RunRecord
 
 _log = logging.getLogger(__name__)
 
+SETTLE_S = 5.0
+"""After a start. Agents try again every 2 s at the latest."""
 _SNAPSHOT_S = 15.0
 _AGAIN_S = 2.0
 """After an engine that did not answer."""
@@ -30,17 +34,28 @@ _AGAIN_S = 2.0
 
 class Planner:
     """
+    Begins once the expected machines have come, or have had `SETTLE_S` for it: what is decided on half a cluster is
+    placed worse than it need be, or told to its user as impossible.
+
     Args:
         post_all: Feeds the answers of a round to the loop; returns once they are recorded: the next round sees them.
+        expected: Names of machines.
     """
 
     def __init__(
         self,
         *,
+        clock: Clock,
         engine: Engine,
+        roster: Roster,
         ledger: Ledger,
         post_all: Callable[[Iterable[tuple[str, Event]]], Awaitable[None]],
+        expected: Collection[str],
     ) -> None:
+        self._clock = clock
+        self._roster = roster
+        self._expected = expected
+        self._settled_at = clock.now() + SETTLE_S
         self._engine = engine
         self._ledger = ledger
         self._post_all = post_all
@@ -52,6 +67,7 @@ class Planner:
 
     async def run(self) -> None:
         """One round after the other, until cancelled."""
+        await self._settle()
         while True:
             await self._woken.wait()
             self._woken.clear()
@@ -66,6 +82,20 @@ class Planner:
             found = answers(self._ledger.live(), machines)
             if found:
                 await self._post_all(found)
+
+    async def _settle(self) -> None:
+        came = asyncio.Event()
+        self._roster.changes.append(came.set)
+        enough = asyncio.ensure_future(self._clock.sleep_until(self._settled_at))
+        try:
+            while not enough.done() and not all(map(self._roster.is_connected, self._expected)):
+                more = asyncio.ensure_future(came.wait())
+                await asyncio.wait((enough, more), return_when=asyncio.FIRST_COMPLETED)
+                more.cancel()
+                came.clear()
+        finally:
+            enough.cancel()
+            self._roster.changes.remove(came.set)
 
 
 def answers(runs: Iterable[RunRecord], machines: Sequence[Machine]) -> list[tuple[str, Event]]:

@@ -15,6 +15,7 @@ from aiohttp import WSMsgType
 
 from astra_agent import wire
 from astra_gang import link
+from astra_gang.planner import SETTLE_S
 from tests.fakes.coordinator import AGENT, OPERATOR, FakeCluster
 from tests.fakes.eventually import until
 from tests.fakes.runs import document, facts
@@ -169,6 +170,7 @@ async def test_facts_that_change_let_a_waiting_run_start(cluster: FakeCluster) -
     await cluster.connected("m1")
     status, _ = await cluster.request("POST", "jobs", json=document(machines=1))
     assert status == 201
+    cluster.clock.advance(SETTLE_S)
     await until(lambda: "fits" in cluster.run().state.reason or "placed" in cluster.run().state.reason)
     await cluster.agents["m1"].say(wire.FactsChanged(facts=facts("m1")))
     await cluster.until_phase("running")
@@ -195,6 +197,7 @@ async def test_many_reports_while_the_loop_is_busy_are_all_acknowledged_and_the_
     agent = cluster.agents["m1"]
     agent.connect(cluster.url)
     await cluster.connected("m1")
+    cluster.clock.advance(SETTLE_S)
     await cluster.request("POST", "jobs", json=document(machines=1))
     await cluster.until_phase("running")
     await until(lambda: not agent.unacknowledged)

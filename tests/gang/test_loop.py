@@ -10,6 +10,7 @@ import aiohttp
 import pytest
 
 from astra_gang.performer import RETRY_FIRST_S
+from astra_gang.planner import SETTLE_S
 from astra_gang.sightings import PUT_GRACE_S
 from tests.fakes.coordinator import FakeCluster
 from tests.fakes.eventually import until
@@ -195,6 +196,25 @@ async def test_a_run_waits_whole_until_every_worker_fits(cluster: FakeCluster) -
     assert all_given_back(cluster), "it holds nothing while it waits"
     cluster.agents["m4"].connect(cluster.url)
     await cluster.until_phase("running")
+
+
+async def test_after_a_restart_a_waiting_run_is_not_judged_on_half_a_cluster(cluster: FakeCluster) -> None:
+    await submit(cluster, "blocker", machines=5, gpus=40)
+    await cluster.until_phase("running", "blocker")
+    await submit(cluster, "waiting", machines=5, gpus=40)
+    await until(lambda: cluster.run("waiting").state.reason.startswith("Gang cannot be placed whole: "))
+    before = await cluster.sentences("waiting")
+    for agent in cluster.agents.values():
+        await agent.disconnect()
+    await cluster.restart()
+    cluster.clock.advance(SETTLE_S - 1)
+    for agent in cluster.agents.values():
+        agent.connect(cluster.url)
+    await cluster.connected()
+    await complete(cluster, 5, "blocker")
+    await cluster.until_phase("running", "waiting")
+    after = await cluster.sentences("waiting")
+    assert after[len(before)].startswith("Placed: ")
 
 
 async def test_two_runs_never_get_the_same_gpus_and_the_older_goes_first(cluster: FakeCluster) -> None:
