@@ -9,7 +9,7 @@ import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -120,21 +120,12 @@ class Gate:
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[Gate]:
-        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.host = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        try:
+        async with _server(self._serve) as self.host:
             yield self
-        finally:
-            self.open()
-            server.close()
 
     async def _serve(self, client: asyncio.StreamReader, answers: asyncio.StreamWriter) -> None:
         host, _, port = self._behind.partition(":")
-        try:
-            registry, questions = await asyncio.open_connection(host, int(port))
-        except OSError:
-            answers.close()
-            return
+        registry, questions = await asyncio.open_connection(host, int(port))
         asking = asyncio.create_task(_copy(client, questions))
         try:
             while data := await registry.read(16 * 1024):
@@ -145,12 +136,10 @@ class Gate:
                 self.passed_bytes += len(data)
                 answers.write(data)
                 await answers.drain()
-        except OSError:
-            pass
         finally:
             asking.cancel()
-            questions.close()
-            answers.close()
+            await asyncio.wait([asking])
+            await _closed(questions)
 
 
 @asynccontextmanager
@@ -158,18 +147,45 @@ async def silent_server() -> AsyncIterator[str]:
     """Accepts connections, reads, and never answers. Gives its `host:port`."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            await reader.read(-1)
-        except OSError:
-            pass
-        finally:
-            writer.close()
+        await reader.read(-1)
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with _server(serve) as host:
+        yield host
+
+
+@asynccontextmanager
+async def _server(
+    serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+) -> AsyncIterator[str]:
+    """Serves each connection until the block ends, and closes all that is left then. Gives its `host:port`."""
+    connections: set[asyncio.Task[None]] = set()
+
+    async def connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            with suppress(OSError):
+                await serve(reader, writer)
+        finally:
+            await _closed(writer)
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(connection(reader, writer))
+        connections.add(task)
+        task.add_done_callback(connections.discard)
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
     try:
         yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
         server.close()
+        for task in connections:
+            task.cancel()
+        await asyncio.gather(*connections, return_exceptions=True)
+
+
+async def _closed(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with suppress(OSError):
+        await writer.wait_closed()
 
 
 def certificate(folder: Path) -> tuple[Path, tuple[Path, Path]]:
@@ -197,7 +213,7 @@ async def _listens(host: str, port: int) -> bool:
         _, writer = await asyncio.open_connection(host, port)
     except OSError:
         return False
-    writer.close()
+    await _closed(writer)
     return True
 
 

@@ -262,9 +262,10 @@ async def test_no_credentials_are_said_to_be_missing(private_registry: DebianReg
 async def test_wrong_credentials_are_said_to_be_refused_and_are_not_told(
     private_registry: DebianRegistry, machine: Machine, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("DEBUG")
     with pytest.raises(InvalidRequest, match=r"refuses the credentials of the run for image") as raised:
         await machine.prepare(f"{private_registry.host}/team/hello:1", ("ada", "wrong-word"))
-    assert "wrong-word" not in f"{raised.value} {raised.getrepr()} {caplog.text}".replace('"wrong-word"', "")
+    assert "wrong-word" not in f"{raised.value} {caplog.text}"
 
 
 async def test_wrong_credentials_of_one_slot_do_not_spoil_the_pull_of_another(
