@@ -119,6 +119,7 @@ def private_containerd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pri
     containerd = PrivateContainerd(tmp_path_factory.mktemp("containerd"))
     yield containerd
     asyncio.run(containerd.clean())
+    proc.Cgroups.of_this_machine().remove(CGROUP_PARENT)
 
 
 @pytest.fixture(scope="session")

@@ -27,6 +27,7 @@ async def containerd(tmp_path: Path) -> AsyncIterator[PrivateContainerd]:
     await containerd.start()
     yield containerd
     await containerd.clean()
+    proc.Cgroups.of_this_machine().remove(CGROUP)
 
 
 async def run_one(containerd: PrivateContainerd, container: str) -> int:
