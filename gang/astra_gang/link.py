@@ -125,7 +125,7 @@ class Links:
 
     async def _serve(self, socket: web.WebSocketResponse, hello: wire.Hello, peer: str | None) -> None:
         name = hello.facts.name
-        if (older := self._sessions.get(name)) is not None:
+        while (older := self._sessions.pop(name, None)) is not None:
             _log.warning("link_replaced machine=%s peer=%s", name, peer)
             await older.end("another link of this machine took its place")
         session = _Session(socket, hello, self._inbox, self._roster, self._welcome)

@@ -122,7 +122,7 @@ class Performer:
             case Reserve() | GiveBack():
                 self._queue(run, key, decision)
             case Arm():
-                self._send(run.state, decision.machine, self._arm(run, decision))
+                self._arm(run, decision)
             case Start(slot=slot, attempt=attempt):
                 self._send(run.state, decision.machine, wire.Start(slot=slot, term=self._term, attempt=attempt))
             case Stop(slot=slot, attempt=attempt, grace_s=grace_s):
@@ -131,7 +131,16 @@ class Performer:
             case _:
                 pass  # Place is the planner's; sentences are events already
 
-    def _arm(self, run: RunRecord, decision: Arm) -> wire.Arm:
+    def _arm(self, run: RunRecord, decision: Arm) -> None:
+        """An agent that calls the leader's slot ready without an address holds up its run, until `arm_timeout_s`."""
+        try:
+            directive = self._arm_directive(run, decision)
+        except ValueError as error:
+            _log.error("not_armed run=%s slot=%s reason=%r", run.state.name, decision.slot, str(error))
+            return
+        self._send(run.state, decision.machine, directive)
+
+    def _arm_directive(self, run: RunRecord, decision: Arm) -> wire.Arm:
         machines = (worker.slot.machine for worker in run.state.workers if worker.slot is not None)
         facts = {name: seen.facts for name in machines if (seen := self._roster.get(name)) is not None}
         return wire.Arm(

@@ -49,6 +49,7 @@ class FakeAgent(FakeAgentSocket):
         unacknowledged: Reports by sequence number.
         logs: Output by (slot, attempt).
         break_off: Logs end without being closed.
+        log_sent: Bytes of logs that went out.
     """
 
     def __init__(self, name: str, folder: Path, token: str, gpus: int = 8) -> None:
@@ -65,6 +66,7 @@ class FakeAgent(FakeAgentSocket):
         self.unacknowledged: dict[int, wire.SlotStatus] = {}
         self.logs: dict[tuple[str, int], bytes] = {}
         self.break_off = False
+        self.log_sent = 0
         self.boot = "boot-1"
         self._token = token
         self._seq = 0
@@ -236,6 +238,9 @@ class FakeAgent(FakeAgentSocket):
 
     # Streams ---------------------------------------------------------------------------------------------------------
 
+    def streams_open(self) -> int:
+        return len(self._streams)
+
     async def _stream(self, session: aiohttp.ClientSession, url: str, opened: wire.OpenStream) -> None:
         async with session.ws_connect(f"{url}/v1/agents/streams/{opened.stream}") as socket:
             if isinstance(opened.request, wire.LogsRequest):
@@ -250,6 +255,7 @@ class FakeAgent(FakeAgentSocket):
             return
         for place in range(0, len(log), 65536):
             await socket.send_bytes(log[place : place + 65536])
+            self.log_sent = min(place + 65536, len(log))
         await socket.close(code=1001 if self.break_off else 1000)
 
     async def _echo(self, socket: aiohttp.ClientWebSocketResponse, request: wire.ExecRequest) -> None:

@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from astra_gang.api import BODY_MAX
-from tests.fakes.coordinator import FakeCluster
+from tests.fakes.cluster import FakeCluster
 from tests.fakes.eventually import until
 from tests.fakes.runs import document
 
@@ -225,6 +225,34 @@ async def test_a_log_comes_as_it_was_written_also_after_the_end(cluster: FakeClu
     assert await log(cluster, "?rank=1") == written
     await complete(cluster)
     assert await log(cluster, "?rank=1&attempt=0&follow=true") == written
+
+
+async def test_a_log_is_taken_from_its_agent_only_as_fast_as_the_caller_reads(cluster: FakeCluster) -> None:
+    await run_of_two(cluster)
+    agent, slot = cluster.slot("llama-0")
+    agent.logs[slot, 0] = written = bytes(96 * 2**20)
+    async with cluster.session.get(f"{cluster.url}/v1/workspaces/default/jobs/llama/logs") as answer:
+        sent = -1
+        while sent < agent.log_sent:
+            sent = agent.log_sent
+            await asyncio.sleep(0.2)
+        assert sent < len(written) // 2, "what nobody reads stays with the agent"
+        received = 0
+        async for piece in answer.content.iter_any():
+            received += len(piece)
+    assert received == len(written)
+
+
+async def test_a_caller_who_leaves_a_log_ends_it_at_the_agent(cluster: FakeCluster) -> None:
+    await run_of_two(cluster)
+    agent, slot = cluster.slot("llama-0")
+    agent.logs[slot, 0] = bytes(96 * 2**20)
+    url = f"{cluster.url}/v1/workspaces/default/jobs/llama/logs"
+    async with aiohttp.ClientSession(headers=cluster.session.headers) as session:
+        async with session.get(url) as answer:
+            await answer.content.read(1)
+            assert agent.streams_open() == 1
+    await until(lambda: agent.streams_open() == 0)
 
 
 async def test_following_a_log_before_the_start_waits_for_it(cluster: FakeCluster) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from aiohttp import WSMsgType
 from astra_agent import wire
 from astra_gang import link
 from astra_gang.planner import SETTLE_S
-from tests.fakes.coordinator import AGENT, OPERATOR, FakeCluster
+from tests.fakes.cluster import AGENT, OPERATOR, FakeCluster
 from tests.fakes.eventually import until
 from tests.fakes.runs import document, facts
 
@@ -148,6 +148,19 @@ async def test_the_newest_link_of_a_machine_takes_the_place_of_the_older(cluster
         assert await closing(older) == "another link of this machine took its place"
         assert (await said(newer))["kind"] == "welcome"
         assert cluster.parts.links.connected() == ("m1",)
+    await until(lambda: cluster.parts.links.connected() == ())
+
+
+async def test_of_many_links_of_one_machine_exactly_one_stays(cluster: FakeCluster) -> None:
+    async with AsyncExitStack() as stack:
+        sockets = [await stack.enter_async_context(dial(cluster)) for _ in range(5)]
+        await asyncio.gather(*(socket.send_json(hello()) for socket in sockets))
+        closed = [asyncio.ensure_future(closing(socket)) for socket in sockets]
+        await until(lambda: sum(task.done() for task in closed) == 4)
+        assert cluster.parts.links.connected() == ("m1",)
+        for task in closed:
+            task.cancel()
+        await asyncio.gather(*closed, return_exceptions=True)
     await until(lambda: cluster.parts.links.connected() == ())
 
 

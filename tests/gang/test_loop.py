@@ -12,7 +12,7 @@ import pytest
 from astra_gang.performer import RETRY_FIRST_S
 from astra_gang.planner import SETTLE_S
 from astra_gang.sightings import PUT_GRACE_S
-from tests.fakes.coordinator import FakeCluster
+from tests.fakes.cluster import FakeCluster
 from tests.fakes.eventually import until
 from tests.fakes.runs import document
 
