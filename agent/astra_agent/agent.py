@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib.metadata import version
@@ -16,6 +17,7 @@ from pathlib import Path
 
 from astra_agent import facts, host_files, plans
 from astra_agent.attach import attach
+from astra_agent.book import Book
 from astra_agent.config import AgentConfig
 from astra_agent.errors import AstraError, Conflict, HostFault, NotFound, Stale
 from astra_agent.lease import Lease
@@ -23,7 +25,7 @@ from astra_agent.logs import Logs
 from astra_agent.network import SlotNetworks
 from astra_agent.outbox import Outbox
 from astra_agent.patience import Patience
-from astra_agent.records import AgentRecord, Book, Ending, SlotRecord
+from astra_agent.records import AgentRecord, Ending, SlotRecord
 from astra_agent.runtime import Containers, Images
 from astra_agent.slots import Slot, is_same_request
 from astra_agent.tools import Holdings, Tools
@@ -81,14 +83,15 @@ class Agent:
             hosts=host_files.machine_hosts(),
         )
         self._slots: dict[str, Slot] = {}
-        self._of_another_boot: list[SlotRecord] = []
         self._group: asyncio.TaskGroup | None = None
         self._load()
 
     def _load(self) -> None:
         for record in self._tools.book.load():
             if record.boot != self._tools.boot:
-                self._of_another_boot.append(record)
+                slot, ending = record.request.slot, record.ending or Ending(code=1, reason="The machine was booted")
+                log.warning("slot_gone slot=%s reason=%s", slot, ending.reason)
+                self._tools.book.bury(slot, ending)
                 continue
             self._tools.holdings.restore(record)
             self._slots[record.request.slot] = self._new_slot(record)
@@ -115,19 +118,22 @@ class Agent:
         self._prune_logs()
 
     async def _sweep(self) -> None:
-        """What an earlier boot, or a state directory that is gone, has left."""
-        for record in self._of_another_boot:
-            slot = record.request.slot
-            log.warning("slot_gone slot=%s reason=the machine was booted", slot)
-            await self._tools.networks.tear_down(slot)
-            self._tools.book.bury(slot, record.ending or Ending(code=1, reason="The machine was booted"))
+        """Take away what slots have left that have no record (any more): of an earlier boot, of a lost directory."""
         for found in await self._tools.patience.call(self._tools.containers.list):
             slot = found.labels.get(plans.LABEL_SLOT, "")
-            if slot and slot not in self._slots and slot not in self._tools.book.unreadable:
+            if slot and self._is_unknown(slot):
                 log.warning("container_without_record container=%s", found.id)
                 with contextlib.suppress(AstraError):
                     await self._tools.patience.call(self._tools.containers.remove, found.id)
+        for slot in {*self._tools.networks.left(), *self._tools.slots_with_files()}:
+            if self._is_unknown(slot):
+                with contextlib.suppress(AstraError):
+                    await self._tools.networks.tear_down(slot)
+                shutil.rmtree(self._tools.slot_folder(slot), ignore_errors=True)
         self._prune_logs()
+
+    def _is_unknown(self, slot: str) -> bool:
+        return slot not in self._slots and slot not in self._tools.book.unreadable
 
     # Slots, for the engine ----------------------------------------------------------------------------------------
 
@@ -175,7 +181,8 @@ class Agent:
         """How the slot ended; None when it has not within *timeout_s*. Raises: NotFound."""
         if (known := self._slots.get(slot)) is not None:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(known.ended.wait(), timeout_s)
+                async with asyncio.timeout(timeout_s):
+                    await known.ended.wait()
             if not known.ended.is_set():
                 return None
         ending = self._tools.book.tombstone(slot)

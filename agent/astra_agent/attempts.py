@@ -277,7 +277,9 @@ class Attempt:
                 return
             self._woken.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._woken.wait(), left_s)
+                # Not wait_for: before Python 3.12 it swallows a cancellation that comes together with the event.
+                async with asyncio.timeout(left_s):
+                    await self._woken.wait()
 
     def _stop_deadline(self) -> float:
         return self._record.stop.deadline_s if self._record.stop is not None else now()

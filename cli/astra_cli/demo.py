@@ -108,7 +108,7 @@ class Demo:
             name = await self._submit(client)
             await self._follow_and_kill(client, name)
             await self._compare(client, name)
-        self._say("Everything is stopped and removed.")
+        self._say("Stop and remove everything.")
 
     async def _submit(self, client: Client) -> str:
         file = self.examples / "first-gang.json"
@@ -116,6 +116,7 @@ class Demo:
             "Submit four workers that start together and sum numbers over TCP.", f"astra run {file.name} --follow"
         )
         job = documents.Job.model_validate(await client.submit(read(file)))
+        self.output.line(Cell(f"   {render.submitted(job)}", "dim"))
         return job.metadata.name
 
     async def _follow_and_kill(self, client: Client, name: str) -> None:

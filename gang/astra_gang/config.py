@@ -41,8 +41,11 @@ class Config:
     """Names that a spec may mount; where they lie is each agent's configuration."""
     agents: Mapping[str, Path] | None = None
     """The embedded engine's machines: name to path of the agent's unix socket."""
-    disconnect_limit_s: float = 60.0
-    """After this long without an answer an agent stops its workers. Shorter: a lost machine is replaced sooner."""
+    disconnect_limit_s: float = 300.0
+    """
+    After this long without an answer an agent stops its workers. Shorter: a lost machine is replaced sooner. Longer:
+    the coordinator itself may be away for so long, such as for a boot of its machine.
+    """
     lost_margin_s: float = 15.0
     """Beyond limit and grace time, until the workers of a silent machine count as stopped: SIGKILL, slow clocks."""
     runs_kept: int = 1000

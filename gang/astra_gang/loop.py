@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from astra_agent.errors import AstraError, DeadlineExceeded, Unavailable
@@ -23,7 +23,7 @@ from astra_gang.ledger import Draft, Ledger
 from astra_gang.performer import Agents, Performer
 from astra_gang.planner import Planner
 from astra_gang.roster import Roster
-from astra_gang.sightings import is_on, lost_at, missing, missing_due, slot_seen, slots_of
+from astra_gang.sightings import is_on, lost_at, missing, missing_due, slot_seen, watched
 from astra_gang.store import Batch, RunRecord, Store
 
 _log = logging.getLogger(__name__)
@@ -63,10 +63,23 @@ class _Entry:
 
 
 class Loop:
-    """Takes reports from the links, requests from the API, and time. `run` must be running for anything to happen."""
+    """
+    Takes reports from the links, requests from the API, and time. `run` must be running for anything to happen.
+
+    Args:
+        machines: Names of those that are expected to be there.
+    """
 
     def __init__(
-        self, *, clock: Clock, store: Store, engine: Engine, roster: Roster, ledger: Ledger, settings: Settings
+        self,
+        *,
+        clock: Clock,
+        store: Store,
+        engine: Engine,
+        roster: Roster,
+        ledger: Ledger,
+        settings: Settings,
+        machines: Collection[str] = (),
     ) -> None:
         self.ledger = ledger
         self.trouble: str | None = None
@@ -83,6 +96,10 @@ class Loop:
         self._cluster_changed = False
         self._tick_after: dict[str, float] = {}
         self._read_at = clock.now()
+        self._performer = Performer(clock=clock, engine=engine, roster=roster, post=self.post, term=settings.term)
+        self._planner = Planner(
+            clock=clock, engine=engine, roster=roster, ledger=ledger, post_all=self.post_all, expected=machines
+        )
         roster.changes.append(self._on_cluster_change)
 
     # What others bring -----------------------------------------------------------------------------------------------
@@ -127,7 +144,7 @@ class Loop:
 
         def apply(draft: Draft) -> None:
             for run in draft.live():
-                if any(held.id == slot for held in slots_of(run.state)):
+                if any(held.id == slot for held in watched(run.state)):
                     draft.feed(run.state.uid, SlotGone(slot))
 
         await self._record(apply)
@@ -158,19 +175,9 @@ class Loop:
 
     async def run(self, agents: Agents) -> None:
         """Until cancelled. Starts with what is outstanding: there is no other recovery."""
-        self._performer = Performer(
-            clock=self._clock,
-            engine=self._engine,
-            roster=self._roster,
-            agents=agents,
-            post=self.post,
-            term=self._settings.term,
-        )
-        self._planner = Planner(engine=self._engine, ledger=self.ledger, post_all=self.post_all)
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._performer.run())
+            group.create_task(self._performer.run(agents))
             group.create_task(self._planner.run())
-            await asyncio.sleep(0)  # both have begun
             await self._give_back_strays()
             self._act(self.ledger.live())
             while True:
@@ -224,12 +231,15 @@ class Loop:
             self.trouble = None
         self._read_at = batch.reading.seconds
         self.ledger.accept(batch)
+        for run in batch.runs:
+            if run.state.phase is Phase.ENDED:
+                self._tick_after.pop(run.state.uid, None)
         for event in batch.events:
-            run = self.ledger.get(event.uid)
+            about = self.ledger.get(event.uid)
             _log.log(
                 _LEVELS.get(event.level, logging.INFO),
                 "run=%s uid=%s rank=%s attempt=%s sentence=%r",
-                run.state.name if run else "-", event.uid, event.rank, event.attempt, event.sentence,
+                about.state.name if about else "-", event.uid, event.rank, event.attempt, event.sentence,
             )  # fmt: skip
         self._changed.set()
         self._changed = asyncio.Event()
@@ -256,7 +266,7 @@ class Loop:
 
     async def _give_back_strays(self) -> None:
         """Slots that the engine holds for runs that do not have them: of a state directory that was put back, say."""
-        known = {slot.id for run in self.ledger.live() for slot in (*slots_of(run.state), *run.state.leaving)}
+        known = {slot.id for run in self.ledger.live() for slot in watched(run.state)}
         for held in await self._engine.held():
             if held.slot not in known and not held.leaving:
                 _log.warning("stray slot=%s machine=%s", held.slot, held.machine)
@@ -281,7 +291,7 @@ class Loop:
 
     def _machine_events(self, run: RunRecord, now: float) -> list[Event]:
         events: list[Event] = []
-        for machine in sorted({slot.machine for slot in slots_of(run.state)}):
+        for machine in sorted({slot.machine for slot in watched(run.state)}):
             seen = self._roster.get(machine)
             if seen is not None and seen.connected:
                 events += [SlotGone(slot) for slot in missing(run.state, machine, seen.slots, now)]
@@ -296,7 +306,7 @@ class Loop:
         for run in self.ledger.live():
             if (due := deadline(run.state)) is not None:
                 dues.append(max(due, self._tick_after.get(run.state.uid, due)))
-            for machine in {slot.machine for slot in slots_of(run.state)}:
+            for machine in {slot.machine for slot in watched(run.state)}:
                 seen = self._roster.get(machine)
                 if seen is None or not seen.connected:
                     dues.append(self._lost_at(run, machine))

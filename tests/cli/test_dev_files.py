@@ -22,7 +22,10 @@ SOCKET, RUNC = Path("/s/containerd.sock"), Path("/s/runc")
 @pytest.fixture
 def plan() -> ClusterPlan:
     return ClusterPlan(
-        uniform(2, 8), drives={"data": '/with "quotes"'}, settings={"backoff_first_s": 0}, disconnect_limit_s=5.0
+        uniform(2, 8),
+        drives={"data": '/with "quotes"'},
+        settings={"backoff_first_s": 0, "lost_margin_s": 2.5},
+        disconnect_limit_s=5.0,
     )
 
 
@@ -39,6 +42,7 @@ def test_the_coordinator_reads_its_configuration(plan: ClusterPlan, where: Layou
     ]
     assert config.agents == {"m-1": where.agent_socket(1), "m-2": where.agent_socket(2)}
     assert config.policy.backoff_first_s == 0
+    assert config.lost_margin_s == 2.5
     assert config.drives == ("data",)
 
 
@@ -92,6 +96,8 @@ def test_drives_and_settings_are_checked(tmp_path: Path) -> None:
     assert setting("backoff_first_s=0.5") == ("backoff_first_s", 0.5)
     with pytest.raises(InvalidRequest, match="there is no folder"):
         drive(f"data={tmp_path}/none")
+    with pytest.raises(InvalidRequest, match="--set has no 'colour'; there are"):
+        setting("colour=1")
     for wrong in ("backoff_first_s", "backoff_first_s=soon"):
         with pytest.raises(InvalidRequest, match="--set must be NAME=NUMBER"):
             setting(wrong)

@@ -103,7 +103,7 @@ def _look(
     below: dict[str, str | None],
 ) -> Identity:
     """Blocking. *below* is mounted in *root* before *mounts* are."""
-    files = Inside(root, {**below, **{mount.target: os.path.realpath(mount.source) for mount in mounts}})
+    files = Inside(root, {**below, **{mount.target: os.path.realpath(mount.source) for mount in mounts}}, working_dir)
     passwd, group = (files.read(file, _LARGEST_FILE_BYTES).decode(errors="replace") for file in _USER_FILES)
     identity = resolve(user, passwd, group, image)
     drives = frozenset(posixpath.normpath(mount.target) for mount in mounts)

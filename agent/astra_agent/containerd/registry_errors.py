@@ -5,6 +5,7 @@ The one set of sentences for what goes wrong between this machine and a registry
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import ssl
 import time
@@ -93,7 +94,8 @@ def no_connection(error: aiohttp.ClientError | TimeoutError, endpoint: Endpoint,
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return TransientError(f'no address is known for "{error.host}"')
     if isinstance(error, aiohttp.ClientConnectorError):
-        return TransientError((error.strerror or str(error)).lower())
+        # Where several addresses were tried, the library's text is about all of them, and has no number.
+        return TransientError(os.strerror(error.errno).lower() if error.errno else f"no connection: {error.strerror}")
     return TransientError("the connection broke")
 
 

@@ -129,7 +129,7 @@ class Cluster:
         machine, state = self.plan.machine(name), self.states[name]
         self._change(name, MachineState(state.link, off=True))
         await self.agents[name].kill()
-        await _to_end(asyncio.to_thread(self._cut_power, machine))
+        await _to_end(asyncio.to_thread(sweep.cut_power, self.layout, name))
         await self._set_link(machine, up=False)
 
     async def start_machine(self, name: str) -> None:
@@ -252,13 +252,6 @@ class Cluster:
         return Child(name, command, self.layout.logs / f"{log}.log", self.say)
 
     # Drills ------------------------------------------------------------------------------------------------------
-
-    def _cut_power(self, machine: MachinePlan) -> None:
-        sweep.end_processes(sweep.shims(self.layout.containerd_namespace(machine.name)), term_s=0)
-        resisting: list[str] = []
-        sweep.end_cgroup(self.layout.machine_cgroup(machine.name), resisting)
-        if resisting:
-            raise HostFault(resisting[0])
 
     async def _set_link(self, machine: MachinePlan, up: bool) -> None:
         end = network.hub_end(machine)

@@ -47,7 +47,8 @@ class Supervisor:
 
     async def run(self, ready: Callable[[Cluster], None]) -> None:
         """
-        Bring the cluster up, call *ready*, and serve until told to stop. Nothing is left when it returns or raises.
+        Bring the cluster up, call *ready*, and serve until told to stop. Nothing is left when it returns or raises;
+        the process, which has only its end before it, ignores Ctrl-C from then on.
 
         Raises: Conflict when one runs already; whatever kept it from starting; HostFault when something does not go.
         """
@@ -67,6 +68,9 @@ class Supervisor:
                 work.cancel()
                 await asyncio.wait({work, wish})
                 await self.cluster.stop()
+                for number in _SIGNALS:
+                    loop.remove_signal_handler(number)
+                    signal.signal(number, signal.SIG_IGN)
 
     async def _serve(self, ready: Callable[[Cluster], None]) -> None:
         await self.cluster.start()

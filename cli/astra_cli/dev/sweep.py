@@ -88,6 +88,24 @@ def shims(namespace: str) -> list[int]:
     ]
 
 
+def cut_power(layout: Layout, machine: str) -> None:
+    """
+    End every worker of one machine at once, with its shims; containerd goes on for the others.
+
+    Raises: HostFault: a process does not die.
+    """
+    namespace = layout.containerd_namespace(machine)
+    bundles = PrivateContainerd(layout.containerd).state.glob(f"io.containerd.runtime.v2.task/{namespace}/*")
+    sockets = [path for bundle in bundles for path in leftovers.shim_sockets(bundle)]
+    end_processes(shims(namespace), term_s=0)
+    resisting: list[str] = []
+    end_cgroup(layout.machine_cgroup(machine), resisting)
+    for path in sockets:
+        path.unlink(missing_ok=True)
+    if resisting:
+        raise HostFault(resisting[0])
+
+
 def end_processes(pids: list[int], term_s: float = TERM_S) -> None:
     """SIGTERM, then SIGKILL; returns when they are gone or `GONE_S` have passed."""
     handles = dict(_pidfds(pids))
