@@ -148,6 +148,7 @@ class Attempt:
         if found.state == "created" and processes.is_in_network(found.pid, Path(plan.netns)) is False:
             raise HostFault(f"the container of attempt {self.number} is not in the network {plan.netns}")
         if not self._record.armed:
+            await self._tools.names.settled()
             await self._note(armed=True)
             log.info("attempt_armed %s", self._names)
 

@@ -47,7 +47,8 @@ async def prepare(request: SlotRequest, tools: Tools, progress: Callable[[str], 
     progress("Setting up the network")
     address, port = await _hold(request.slot, tools)
     await tools.networks.set_up(request.slot, address)
-    return Prepared(image, args, working_dir, uid, gid, groups, address, port)
+    name_server = await tools.names.serve(request.slot, request.run.workspace, tools.networks.netns(request.slot))
+    return Prepared(image, args, working_dir, uid, gid, groups, address, port, name_server)
 
 
 def _check_drives(request: SlotRequest, mounts: tuple[BindMount, ...]) -> None:

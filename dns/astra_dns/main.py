@@ -52,7 +52,6 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--server", default="169.254.53.53", help="the address that the zone's NS record shows")
     parser.add_argument("--upstream", action="append", default=[], help="instead of the machine's own servers")
     parser.add_argument("--upstream-port", type=int, default=53)
-    parser.add_argument("--own", action="append", default=[], help="an address of ours: never an upstream")
     parser.add_argument("--root", type=Path, default=Path("/"), help="where etc/resolv.conf is looked for")
     return parser.parse_args(arguments)
 
@@ -71,7 +70,7 @@ async def _run(options: argparse.Namespace) -> None:
         async with asyncio.TaskGroup() as group:
             tasks = [
                 group.create_task(_accept(options.control, control)),
-                group.create_task(_look(options, forwarder, control, stopped)),
+                group.create_task(_look(options, server, forwarder, control, stopped)),
             ]
             await stopped.wait()
             for task in tasks:
@@ -108,9 +107,11 @@ async def _accept(path: Path, control: Control) -> None:
                 connections.create_task(control.serve(connection))
 
 
-async def _look(options: argparse.Namespace, forwarder: Forwarder, control: Control, stopped: asyncio.Event) -> None:
-    own = frozenset({options.server, *options.own})
+async def _look(
+    options: argparse.Namespace, server: Server, forwarder: Forwarder, control: Control, stopped: asyncio.Event
+) -> None:
     for second in itertools.count():
+        own = frozenset({options.server, *(sock.getsockname()[0] for _, sock in server.sockets.values())})
         forwarder.set_upstreams(options.upstream or machine_upstreams(options.root, own))
         if second % COLLECT_EVERY == 0 and not control.is_busy:
             gc.collect(1)

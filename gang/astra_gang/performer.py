@@ -8,6 +8,7 @@ only when each thing was last tried, so that an answer which does not come is as
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable
@@ -33,7 +34,7 @@ from astra_gang.core import (
 )
 from astra_gang.engine import Engine
 from astra_gang.environment import environment
-from astra_gang.hosts import hosts
+from astra_gang.hosts import hosts, run_names
 from astra_gang.plan import offer
 from astra_gang.roster import Roster
 from astra_gang.store import RunRecord
@@ -73,6 +74,8 @@ class Performer:
         self._engine = engine
         self._post = post
         self._term = term
+        self._versions = itertools.count(1)
+        """Of names: within a term, what is told later is newer."""
         self._tried: dict[str, dict[Hashable, _Tried]] = {}
         self._lanes: dict[str, deque[tuple[RunRecord, Reserve | GiveBack]]] = {}
         self._in_flight: set[tuple[str, Hashable]] = set()
@@ -149,6 +152,7 @@ class Performer:
             attempt=decision.attempt,
             env=environment(run.state, run.spec, decision.rank, facts),
             hosts=hosts(run.state),
+            names=run_names(run.state, term=self._term, version=next(self._versions)),
         )
 
     def _send(self, state: RunState, machine: str, directive: wire.Arm | wire.Start | wire.Stop) -> None:

@@ -19,9 +19,7 @@ search a.example b.example
 @pytest.mark.parametrize(
     ("machine", "resolved", "servers"),
     [
-        pytest.param(
-            STUB, BEHIND, ("10.0.0.53", "10.0.1.53"), id="the stub of systemd-resolved, and what is behind it"
-        ),
+        pytest.param(STUB, BEHIND, ("10.0.0.53", "10.0.1.53"), id="a stub, and what is behind it"),
         pytest.param(STUB, "", ("127.0.0.53",), id="a stub with nothing known behind it is asked itself"),
         pytest.param(REAL, "", ("10.0.0.53", "fe80::1%eth0"), id="real servers, one with a zone"),
         pytest.param("nameserver 127.0.0.1\nnameserver ::1\n", "", ("127.0.0.1", "::1"), id="a cache on loopback"),
