@@ -100,7 +100,7 @@ class Conversation(Generic[Q, R]):
 
 class Client:
     """
-    A channel to containerd at *socket*, with *namespace* on every call. To be made in the event loop that uses it; calls
+    A channel to containerd at *socket*, with *namespace* on every call. To be made in the loop that uses it; calls
     of several tasks may be under way at the same time. Nothing is connected before the first call, and it reconnects
     by itself.
     """
