@@ -217,6 +217,7 @@ class Loop:
             except Unavailable as error:
                 entries = self._refuse_clients(entries, error)
                 await asyncio.sleep(_WRITE_AGAIN_S)
+                entries += self._take()
                 continue
             self._accept(batch)
             break
