@@ -15,7 +15,7 @@ def status(slot: str, rev: int) -> SlotStatus:
 
 
 async def sent(outbox: Outbox) -> list[tuple[str, int]]:
-    found = []
+    found: list[tuple[str, int]] = []
     while True:
         try:
             async with asyncio.timeout(0.01):

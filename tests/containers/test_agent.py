@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
-from astra_agent.wire import Arm, Directive, ExecExit, ExecRequest, Finish, LogsRequest, Start, Stop
+from astra_agent.wire import Arm, Directive, ExecExit, ExecRequest, FactsChanged, Finish, LogsRequest, Start, Stop
+from tests.agent.machine import until
 from tests.containers.agent_daemon import ADDRESS, AgentDaemon
 from tests.containers.images import Image
 
@@ -220,12 +222,44 @@ async def restart(daemon: AgentDaemon) -> None:
 
 
 async def gone(daemon: AgentDaemon, slot: str = SLOT) -> None:
-    async with asyncio.timeout(30):
-        while (daemon.folder / "state" / "records" / f"{slot}.json").exists():  # noqa: ASYNC110 -- another process
-            await asyncio.sleep(0.02)
+    await until(lambda: not (daemon.folder / "state" / "records" / f"{slot}.json").exists())
 
 
 async def until_log(daemon: AgentDaemon, text: str) -> None:
-    async with asyncio.timeout(30):
-        while text not in daemon.log(SLOT):  # noqa: ASYNC110 -- another process
-            await asyncio.sleep(0.02)
+    await until(lambda: text in daemon.log(SLOT))
+
+
+async def test_a_worker_that_does_not_die_puts_the_machine_out_of_use_and_back(tmp_path: Path) -> None:
+    daemon = AgentDaemon(tmp_path, stuck_after_s=0.5)
+    try:
+        await daemon.start()
+        await daemon.ready(SLOT, "sleep 1000")
+        await run(daemon)
+        await daemon.attempt(SLOT, 0, "running")
+        with frozen(daemon):
+            pids = daemon.pids(SLOT)
+            await daemon.coordinator.tell(stop(grace_s=0))
+            status = await daemon.seen(SLOT, lambda status: status.stuck)
+            assert status.stuck in [f"process {pid} of {SLOT} does not die (its cgroup is frozen)" for pid in pids]
+            await until(lambda: daemon.coordinator.said(FactsChanged))
+            assert daemon.coordinator.said(FactsChanged)[-1].facts.out_of_use == status.stuck
+        assert (await daemon.attempt(SLOT, 0, "exited")).code == 137
+        await daemon.seen(SLOT, lambda status: status.stuck is None)
+        await until(lambda: daemon.coordinator.said(FactsChanged)[-1].facts.out_of_use is None)
+    finally:
+        await daemon.clean()
+
+
+@contextlib.contextmanager
+def frozen(daemon: AgentDaemon) -> Iterator[None]:
+    """The worker's cgroup, on whichever version of cgroups the machine has."""
+    name = f"{daemon.cgroup_parent}/{SLOT}-a0"
+    old = Path(f"/sys/fs/cgroup/freezer{name}/freezer.state")
+    path, freeze, thaw = (
+        (old, "FROZEN", "THAWED") if old.exists() else (Path(f"/sys/fs/cgroup{name}/cgroup.freeze"), "1", "0")
+    )
+    path.write_text(freeze)
+    try:
+        yield
+    finally:
+        path.write_text(thaw)
