@@ -259,10 +259,7 @@ class Agent:
         """Cut off for too long: this machine's workers are given up by now, and end here before others take over."""
         log.error("lease_over limit_s=%g", lease.limit_s)
         for slot in self._slots.values():
-            try:
-                slot.stop_alone(f"No answer from the coordinator for {lease.limit_s:g} s")
-            except HostFault as error:
-                log.error("slot_not_stopped slot=%s reason=%s", slot.id, error)
+            slot.stop_alone(f"No answer from the coordinator for {lease.limit_s:g} s")
 
     # What the machine is ------------------------------------------------------------------------------------------
 
@@ -270,7 +267,7 @@ class Agent:
         return self._tools.facts.model_copy(update={"out_of_use": self._out_of_use()})
 
     def _out_of_use(self) -> str | None:
-        if sentence := self._undying() or self._tools.patience.sentence():
+        if sentence := self._undying() or self._tools.patience.sentence() or self._tools.book.fault:
             return sentence
         if self._tools.book.unreadable:
             names = ", ".join(sorted(self._tools.book.unreadable))

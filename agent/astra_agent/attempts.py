@@ -77,6 +77,7 @@ class Attempt:
         self._acknowledged = asyncio.Event()
         self._found = ContainerStatus("absent")
         self._exit: ExitStatus | None = None
+        self._killed = False
 
     def wake(self) -> None:
         """The record says something new."""
@@ -167,8 +168,7 @@ class Attempt:
         if self._record.start_begun:
             await self._tools.patience.call(self._containers.terminate, self._id)
             await self._until(lambda: self._has_ended, self._stop_deadline)
-            if not self._has_ended and self._record.stop is not None and self._record.stop.grace_s > 0:
-                await self._note(killed=True)
+            self._killed = not self._has_ended and self._record.stop is not None and self._record.stop.grace_s > 0
         await self._end_processes()
 
     async def _end_processes(self) -> None:
@@ -191,12 +191,15 @@ class Attempt:
 
     async def _discard(self) -> None:
         """Take away what is left of an attempt that could not be armed or started."""
+        said = ""
         while True:
             left = await self._processes()
             try:
                 await self._tools.patience.call(self._containers.remove, self._id)
             except AstraError as error:
-                log.warning("attempt_not_removed %s reason=%s", self._names, error)
+                if str(error) != said:
+                    said = str(error)
+                    log.warning("attempt_not_removed %s reason=%s", self._names, said)
                 if left:
                     self._say_stuck(processes.undying(left, self._keeper.record.request.worker))
                 await asyncio.sleep(_REMOVE_AGAIN_S)
@@ -220,7 +223,8 @@ class Attempt:
     async def _ended(self, status: ExitStatus) -> None:
         never_started = self._record.failed is not None or not self._record.start_begun
         code = None if never_started else status.code
-        await self._note(exit=ExitRecord(code, status.oom and not never_started, never_started))
+        ended = ExitRecord(code, status.oom and not never_started, never_started, self._killed)
+        await self._note(exit=ended)
         log.info("attempt_ended %s code=%s oom=%s", self._names, code, status.oom)
 
     def _say_stuck(self, sentence: str | None) -> None:
@@ -237,6 +241,7 @@ class Attempt:
                 self._keeper.save(record.with_attempt(replace(self._record, **changes)))
             except HostFault as error:
                 log.error("record_not_written %s reason=%s", self._names, error)
+                self._keeper.publish()
                 await asyncio.sleep(_SAVE_AGAIN_S)
             else:
                 return

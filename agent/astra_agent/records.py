@@ -14,11 +14,17 @@ ENDED_ATTEMPTS_KEPT = 8
 
 @dataclass(frozen=True, slots=True)
 class ExitRecord:
-    """How an attempt ended. *code* None with *never_started*: its program never ran; else: nobody could see how."""
+    """
+    How an attempt ended. *code* None with *never_started*: its program never ran; else: nobody could see how.
+
+    Attributes:
+        killed: SIGKILL was needed after the grace time.
+    """
 
     code: int | None
     oom: bool = False
     never_started: bool = False
+    killed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +49,6 @@ class AttemptRecord:
         start_begun: The container may have been started: from here on, a container that is not there has ended.
         started: The runtime has said so.
         failed: Why it could not be armed or started.
-        killed: SIGKILL was needed after the grace time.
         removed: Its container is gone for good.
     """
 
@@ -57,7 +62,6 @@ class AttemptRecord:
     started: bool = False
     stop: StopWish | None = None
     failed: str | None = None
-    killed: bool = False
     exit: ExitRecord | None = None
     removed: bool = False
 

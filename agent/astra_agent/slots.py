@@ -164,9 +164,19 @@ class Slot:
             if attempt.number <= number and attempt.exit is None:
                 record = record.with_attempt(_with_stop(attempt, grace_s, why))
         if record != self.record:
-            self.save(record)
+            self._save_or_go_on(record, must_go_on=bool(why))
         for attempt in record.attempts:
             self._attempts[attempt.number].wake()
+
+    def _save_or_go_on(self, record: SlotRecord, *, must_go_on: bool) -> None:
+        """A full disk must not keep alive what others take for dead; an agent after this one comes to the same end."""
+        try:
+            self.save(record)
+        except HostFault:
+            if not must_go_on:
+                raise
+            self.record = record
+            self.publish()
 
     # Its life -----------------------------------------------------------------------------------------------------
 

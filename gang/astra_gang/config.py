@@ -15,6 +15,7 @@ POLICY_FIELDS = tuple(f.name for f in fields(Policy) if f.name not in ("start", 
 """What `[policy]` may set: bounds and budgets. How a run starts and fails is in its spec."""
 
 _POLICY = Policy()
+_JUDGED_LATER_S = 45.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,21 @@ def parse(table: Mapping[str, Any]) -> Config:
         config = replace(config, listen=(*(config.listen if "listen" in table else ()), *extra))
     if not config.listen:
         raise InvalidRequest("listen is empty: give at least one address, such as 127.0.0.1:7410", "listen")
-    return config
+    return replace(config, policy=_with_silence(config, given="silence_s" in table.get("policy", {})))
+
+
+def _with_silence(config: Config, given: bool) -> Policy:
+    """A machine that is cut off must be lost before its silence about a stop is judged."""
+    least = config.disconnect_limit_s + config.lost_margin_s
+    if not given:
+        return replace(config.policy, silence_s=least + _JUDGED_LATER_S)
+    if config.policy.silence_s <= least:
+        raise InvalidRequest(
+            f"policy.silence_s is {config.policy.silence_s:g}: it must be more than disconnect_limit_s and "
+            f"lost_margin_s together, {least:g}",
+            "policy.silence_s",
+        )
+    return config.policy
 
 
 def parse_address(text: object, field: str, netns: str = "") -> Address:

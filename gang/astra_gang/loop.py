@@ -17,14 +17,15 @@ from dataclasses import dataclass
 from astra_agent.errors import AstraError, DeadlineExceeded, Unavailable
 from astra_agent.wire import Hello, SlotStatus
 from astra_gang.clock import Clock
-from astra_gang.core import ClusterChanged, Event, MachineLost, Phase, SlotGone, StopAsked, Tick, deadline
+from astra_gang.core import Event, SlotGone, StopAsked
 from astra_gang.engine import Engine
 from astra_gang.ledger import Draft, Ledger
 from astra_gang.performer import Agents, Performer
 from astra_gang.planner import Planner
 from astra_gang.roster import Roster
-from astra_gang.sightings import is_on, lost_at, missing, missing_due, slot_seen, watched
+from astra_gang.sightings import is_on, slot_seen, watched
 from astra_gang.store import Batch, RunRecord, Store
+from astra_gang.watch import Watch
 
 _log = logging.getLogger(__name__)
 
@@ -32,8 +33,6 @@ INBOX_MAX = 4096
 """Entries that wait for a turn; who brings more waits."""
 CLIENT_WAIT_S = 20.0
 """How long a caller waits for its request to be recorded."""
-_TICK_AGAIN_S = 1.0
-"""A deadline that has passed without moving its run is looked at this much later."""
 _READING_EVERY_S = 30.0
 """The clock is recorded at least this often: what an idle cluster loses of it over a boot."""
 _WRITE_AGAIN_S = 1.0
@@ -94,7 +93,7 @@ class Loop:
         self._woken = asyncio.Event()
         self._changed = asyncio.Event()
         self._cluster_changed = False
-        self._tick_after: dict[str, float] = {}
+        self._watch = Watch(roster, settings.disconnect_limit_s, settings.lost_margin_s)
         self._read_at = clock.now()
         self._performer = Performer(clock=clock, engine=engine, roster=roster, post=self.post, term=settings.term)
         self._planner = Planner(
@@ -208,7 +207,7 @@ class Loop:
         while True:
             draft = Draft(self.ledger, self._clock, self._settings.runs_kept)
             entries = _apply(entries, draft)
-            self._let_time_pass(draft, cluster_changed)
+            self._watch.pass_time(draft, cluster_changed)
             batch = draft.batch() or self._only_the_clock()
             if batch is None:
                 break
@@ -217,6 +216,7 @@ class Loop:
             except Unavailable as error:
                 entries = self._refuse_clients(entries, error)
                 await asyncio.sleep(_WRITE_AGAIN_S)
+                entries += self._take()
                 continue
             self._accept(batch)
             break
@@ -231,9 +231,6 @@ class Loop:
             self.trouble = None
         self._read_at = batch.reading.seconds
         self.ledger.accept(batch)
-        for run in batch.runs:
-            if run.state.phase is Phase.ENDED:
-                self._tick_after.pop(run.state.uid, None)
         for event in batch.events:
             about = self.ledger.get(event.uid)
             _log.log(
@@ -277,47 +274,9 @@ class Loop:
 
     # Time ------------------------------------------------------------------------------------------------------------
 
-    def _let_time_pass(self, draft: Draft, cluster_changed: bool) -> None:
-        for run in draft.live():
-            uid, state = run.state.uid, run.state
-            for event in self._machine_events(run, draft.now):
-                draft.feed(uid, event)
-            if cluster_changed and state.phase is Phase.PENDING:
-                draft.feed(uid, ClusterChanged())
-            due = deadline(state)
-            if due is not None and draft.now >= max(due, self._tick_after.get(uid, due)):
-                draft.feed(uid, Tick())
-                self._tick_after[uid] = draft.now + _TICK_AGAIN_S
-
-    def _machine_events(self, run: RunRecord, now: float) -> list[Event]:
-        events: list[Event] = []
-        for machine in sorted({slot.machine for slot in watched(run.state)}):
-            seen = self._roster.get(machine)
-            if seen is not None and seen.connected:
-                events += [SlotGone(slot) for slot in missing(run.state, machine, seen.slots, now)]
-            elif now >= self._lost_at(run, machine):
-                events.append(MachineLost(machine))
-        return events
-
     def _next_due(self) -> float:
-        dues = [self._read_at + _READING_EVERY_S]
-        if (again := self._performer.next_due()) is not None:
-            dues.append(again)
-        for run in self.ledger.live():
-            if (due := deadline(run.state)) is not None:
-                dues.append(max(due, self._tick_after.get(run.state.uid, due)))
-            for machine in {slot.machine for slot in watched(run.state)}:
-                seen = self._roster.get(machine)
-                if seen is None or not seen.connected:
-                    dues.append(self._lost_at(run, machine))
-                elif (missed := missing_due(run.state, machine, seen.slots)) is not None:
-                    dues.append(missed)
-        return min(dues)
-
-    def _lost_at(self, run: RunRecord, machine: str) -> float:
-        limits = self._settings
-        heard_at = self._roster.heard_at(machine)
-        return lost_at(run.state, heard_at, limits.disconnect_limit_s, limits.lost_margin_s)
+        dues = (self._performer.next_due(), self._watch.next_due(self.ledger), self._read_at + _READING_EVERY_S)
+        return min(due for due in dues if due is not None)
 
     def _only_the_clock(self) -> Batch | None:
         reading = self._clock.reading()

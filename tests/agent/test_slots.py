@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,7 +55,7 @@ async def test_progress_of_a_pull_is_the_slots_detail(machine: Machine) -> None:
     ],
 )
 async def test_what_the_user_got_wrong_fails_the_slot_as_the_users_fault(
-    machine: Machine, changes: dict[str, object], says: str
+    machine: Machine, changes: dict[str, Any], says: str
 ) -> None:
     status = await machine.ready(request(**changes))
     assert (status.phase, status.fault) == ("failed", "user")
@@ -373,8 +374,8 @@ async def test_directives_may_come_twice(machine: Machine) -> None:
         assert machine.agent.obey(directive) is None
     assert machine.containers.starts == {f"{SLOT}-a0": 1}
     assert len(machine.containers.plans) == 1
-    for directive in (stop(), stop(), start(), arm()):
-        machine.agent.obey(directive)
+    for late in (stop(), stop(), start(), arm()):
+        machine.agent.obey(late)
     await machine.exited()
     assert machine.containers.starts == {f"{SLOT}-a0": 1}
 

@@ -9,11 +9,13 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import TypeVar
 
 from aiohttp import WSMsgType, web
 from pydantic import TypeAdapter
 
+from astra_agent import namespaces
 from astra_agent.wire import (
     Directive,
     DirectiveMessage,
@@ -44,7 +46,9 @@ class FakeCoordinator:
         acknowledges, answers_leases: Whether it does.
     """
 
-    def __init__(self, *, term: int = 1, disconnect_limit_s: float = 60.0) -> None:
+    def __init__(
+        self, *, term: int = 1, disconnect_limit_s: float = 60.0, address: str = "127.0.0.1", netns: Path | None = None
+    ) -> None:
         self.term = term
         self.disconnect_limit_s = disconnect_limit_s
         self.hellos: list[Hello] = []
@@ -52,7 +56,9 @@ class FakeCoordinator:
         self.slots: dict[str, SlotStatus] = {}
         self.acknowledges = True
         self.answers_leases = True
-        self.port = _free_port()
+        self._address = address
+        self._netns = netns
+        self._port = 0
         self._runner: web.AppRunner | None = None
         self._link: web.WebSocketResponse | None = None
         self._streams: dict[str, asyncio.Future[web.WebSocketResponse]] = {}
@@ -60,7 +66,7 @@ class FakeCoordinator:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self._address}:{self._port}"
 
     async def start(self) -> None:
         application = web.Application()
@@ -69,7 +75,16 @@ class FakeCoordinator:
         )
         self._runner = web.AppRunner(application, shutdown_timeout=0.1)
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
+        listener = namespaces.inside(self._netns, self._listen)
+        self._port = listener.getsockname()[1]
+        await web.SockSite(self._runner, listener).start()
+
+    def _listen(self) -> socket.socket:
+        """The port of the first start stays the same."""
+        listener = socket.socket()
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((self._address, self._port))
+        return listener
 
     async def stop(self) -> None:
         """It is gone; nothing is said any more, and every connection ends."""
@@ -147,17 +162,12 @@ class FakeCoordinator:
 
 
 @contextlib.asynccontextmanager
-async def a_coordinator(*, term: int = 1, disconnect_limit_s: float = 60.0) -> AsyncIterator[FakeCoordinator]:
-    coordinator = FakeCoordinator(term=term, disconnect_limit_s=disconnect_limit_s)
+async def a_coordinator(
+    *, disconnect_limit_s: float = 60.0, address: str = "127.0.0.1", netns: Path | None = None
+) -> AsyncIterator[FakeCoordinator]:
+    coordinator = FakeCoordinator(disconnect_limit_s=disconnect_limit_s, address=address, netns=netns)
     await coordinator.start()
     try:
         yield coordinator
     finally:
         await coordinator.stop()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

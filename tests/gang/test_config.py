@@ -54,6 +54,7 @@ def test_a_whole_file_is_read(tmp_path: Path) -> None:
     assert config.agents == {"m1": Path("/run/m1.sock")}
     assert (config.policy.backoff_first_s, config.policy.budget, config.policy.backoff_max_s) == (0.5, 3, 300.0)
     assert config.disconnect_limit_s == 20.0
+    assert config.policy.silence_s > config.disconnect_limit_s + config.lost_margin_s
 
 
 @pytest.mark.parametrize(
@@ -77,6 +78,7 @@ def test_a_whole_file_is_read(tmp_path: Path) -> None:
         ({"policy": 3}, "policy is 3: it must be a table"),
         ({"policy": {"start": "Gang"}}, "policy.start is no setting; there are stop_grace_s"),
         ({"policy": {"budget": 1.5}}, "policy.budget is 1.5: it must be a whole number"),
+        ({"policy": {"silence_s": 315}}, "policy.silence_s is 315: it must be more than disconnect_limit_s and"),
         ({"policy": {"backoff_first_s": "10s"}}, "policy.backoff_first_s is '10s': it must be a number from 0"),
         ({"policy": {"backoff_first_s": float("nan")}}, "policy.backoff_first_s is nan"),
     ],

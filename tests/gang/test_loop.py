@@ -107,6 +107,19 @@ async def test_a_user_stops_a_run_and_every_machine_is_free(cluster: FakeCluster
     assert {m.slots for m in await cluster.parts.engine.machines()} == {()}
 
 
+async def test_a_worker_that_never_says_it_ended_does_not_hold_up_the_end_of_its_run(cluster: FakeCluster) -> None:
+    await run_of_four(cluster)
+    stubborn, slot = cluster.slot("llama-1")
+    stubborn.stubborn = True
+    await cluster.request("POST", "jobs/llama/stop")
+    await until(lambda: attempts_running(cluster) == [0])
+    await until(lambda: cluster.phase() == "ending")
+    policy = cluster.run().state.policy
+    cluster.clock.advance(policy.stop_grace_s + policy.stop_timeout_s + policy.silence_s + 1)
+    await cluster.until_phase("Stopped")
+    assert slot in stubborn.finished
+
+
 async def test_a_lost_machine_is_replaced_once_its_agent_must_have_stopped_its_worker(cluster: FakeCluster) -> None:
     await run_of_four(cluster)
     lost, slot = cluster.slot("llama-2")
@@ -282,8 +295,15 @@ async def test_a_report_is_acknowledged_only_once_it_is_recorded(cluster: FakeCl
 
 async def test_while_nothing_can_be_recorded_clients_are_refused_and_nothing_of_it_stays(cluster: FakeCluster) -> None:
     cluster.store.failing = "the disk is full"
+    for _ in range(2):
+        status, answer = await cluster.request("POST", "jobs", json=document())
+        assert (status, answer["error"]["message"], answer["error"]["code"]) == (503, "the disk is full", "Unavailable")
+    agent = cluster.agents["m1"]
+    await agent.disconnect()
+    agent.connect(cluster.url)  # its hello waits to be recorded
+    await cluster.connected()
     status, answer = await cluster.request("POST", "jobs", json=document())
-    assert (status, answer["error"]["message"], answer["error"]["code"]) == (503, "the disk is full", "Unavailable")
+    assert (status, answer["error"]["message"]) == (503, "the disk is full")
     cluster.store.failing = None
     await submit(cluster, "other", machines=1)
     await cluster.until_phase("running", "other")

@@ -100,8 +100,9 @@ class Conversation(Generic[Q, R]):
 
 class Client:
     """
-    A channel to containerd at *socket*, with *namespace* on every call. May be closed once; calls of several tasks may
-    be under way at the same time. Nothing is connected before the first call, and it reconnects by itself.
+    A channel to containerd at *socket*, with *namespace* on every call. To be made in the loop that uses it; calls
+    of several tasks may be under way at the same time. Nothing is connected before the first call, and it reconnects
+    by itself.
     """
 
     def __init__(self, socket: Path, namespace: str) -> None:

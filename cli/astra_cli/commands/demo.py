@@ -32,6 +32,7 @@ def demo(state: Path) -> int:
     where, output = layout(state), Output()
     if supervisor.stop(where, lambda sentence: output.line(Cell(sentence, "dim"))):
         output.line(Cell("An earlier demonstration was still there; it is gone now.", "dim"))
+    purge(where)
     try:
         finished = asyncio.run(demonstration.Demo(examples, where, output).run())
     finally:
