@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import socket
 import time
@@ -173,6 +174,9 @@ class NameServer:
         finally:
             if not self._places:
                 self._end()
+            held = [*(wanted.sockets for wanted in self._places.values()), *(sockets for _, sockets in self._retired)]
+            for one in itertools.chain.from_iterable(held):
+                one.close()
 
     async def _attend(self) -> None:
         """One server's life, or this agent's. Raises: OSError when the server is gone, HostFault."""
@@ -196,11 +200,16 @@ class NameServer:
             client.close()
 
     async def _reach(self) -> Client:
-        """The server that is there, when it is one like ours; else a new one."""
+        """The server that is there, when it is one like ours; else a new one. Raises: OSError, HostFault."""
         with contextlib.suppress(OSError):
-            client = await asyncio.to_thread(Client, self._path)
-            if await self._is_ours(client):
-                return client
+            client = Client(self._path)
+            try:
+                if await self._is_ours(client):
+                    return client
+            except BaseException:
+                client.close()
+                raise
+            client.close()
             self._path.unlink(missing_ok=True)
         return await self._spawn()
 
@@ -209,11 +218,8 @@ class NameServer:
         hello = await asyncio.to_thread(client.hello)
         if hello.get("protocol") == channel.PROTOCOL and hello.get("settings") == self._settings:
             return True
-        try:
-            await self._adopt_sockets(client, hello.get("sockets", {}))
-            await asyncio.to_thread(client.stop)
-        finally:
-            client.close()
+        await self._adopt_sockets(client, hello.get("sockets", {}))
+        await asyncio.to_thread(client.stop)
         return False
 
     @property
@@ -233,7 +239,7 @@ class NameServer:
         deadline_s = time.monotonic() + _START_S
         while time.monotonic() < deadline_s and self._process.is_running():
             with contextlib.suppress(OSError):
-                return await asyncio.to_thread(Client, self._path)
+                return Client(self._path)
             await asyncio.sleep(0.02)
         raise HostFault(f"the name server does not start; see {state_dir / 'names.log'}")
 
