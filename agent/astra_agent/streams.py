@@ -41,7 +41,7 @@ class Streams:
         try:
             self._asked.put_nowait(opened)
         except asyncio.QueueFull:
-            log.warning("stream_refused stream=%s reason=%s streams are open", opened.stream, _AT_ONCE)
+            log.warning("stream_refused stream=%s reason=%r", opened.stream, f"{_AT_ONCE} streams are open")
 
     async def run(self) -> None:
         """Owns the streams; for ever."""
@@ -63,7 +63,7 @@ class Streams:
             finally:
                 await connection.close()
         except (AstraError, aiohttp.ClientError, OSError) as error:
-            log.info("stream_ended stream=%s reason=%s", opened.stream, error)
+            log.info("stream_ended stream=%s reason=%r", opened.stream, str(error))
         finally:
             self._open.release()
 
