@@ -174,7 +174,8 @@ async def receive(connection: Connection) -> ToAgent:
     """Raises: Unavailable when the connection has ended, or says what is no message."""
     message = await connection.receive()
     if message.type is not aiohttp.WSMsgType.TEXT:
-        raise Unavailable(f"the coordinator has closed the link (code {connection.close_code})")
+        why = f": {message.extra}" if message.type is aiohttp.WSMsgType.CLOSE and message.extra else ""
+        raise Unavailable(f"the coordinator has closed the link (code {connection.close_code}){why}")
     try:
         return _MESSAGE.validate_json(message.data)
     except ValidationError as error:

@@ -60,6 +60,10 @@ class Streams:
                         await self._logs(connection, request)
                     case ExecRequest() as request:
                         await self._exec(connection, request)
+            except asyncio.CancelledError:
+                # Not the stream's end: whoever follows a log asks for the rest of it when this agent is back.
+                await connection.close(code=aiohttp.WSCloseCode.GOING_AWAY)
+                raise
             finally:
                 await connection.close()
         except (AstraError, aiohttp.ClientError, OSError) as error:
