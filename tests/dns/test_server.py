@@ -20,7 +20,7 @@ from astra_dns.forward import LIMIT_S, Forwarder
 from astra_dns.server import Server
 from tests.dns.names_of_runs import LLAMA, snapshot
 from tests.fakes.eventually import until
-from tests.fakes.upstream import FakeUpstream, address, code, silence, truncated
+from tests.fakes.upstream import FakeUpstream, address, bound_pair, code, silence, truncated
 
 WAIT_S = 5.0
 
@@ -57,20 +57,6 @@ async def running(*upstreams: str, port: int = 9) -> AsyncIterator[Running]:
     finally:
         await server.close()
         await forwarder.close()
-
-
-def bound_pair() -> tuple[socket.socket, socket.socket]:
-    """UDP and TCP on one free port."""
-    while True:
-        tcp = socket.create_server(("127.0.0.1", 0))
-        udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        try:
-            udp.bind(tcp.getsockname())
-        except OSError:
-            tcp.close()
-            udp.close()
-        else:
-            return udp, tcp
 
 
 @contextlib.asynccontextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from typing import cast
@@ -15,6 +16,22 @@ import dns.rrset
 
 Answers = Callable[[dns.message.Message], list[bytes]]
 """Packets to send for a query; none: silence."""
+
+
+def bound_pair(host: str = "127.0.0.1", port: int = 0) -> tuple[socket.socket, socket.socket]:
+    """UDP, and TCP that listens, on one free port, or on *port*."""
+    while True:
+        tcp = socket.create_server((host, port))
+        udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        try:
+            udp.bind(tcp.getsockname())
+        except OSError:
+            tcp.close()
+            udp.close()
+            if port:
+                raise
+        else:
+            return udp, tcp
 
 
 class FakeUpstream:
@@ -29,10 +46,10 @@ class FakeUpstream:
 
     @contextlib.asynccontextmanager
     async def serve(self, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[FakeUpstream]:
-        loop = asyncio.get_running_loop()
-        transport, _ = await loop.create_datagram_endpoint(lambda: _Udp(self), local_addr=(host, port))
-        self.port = transport.get_extra_info("sockname")[1]
-        server = await asyncio.start_server(self._tcp, host, self.port)
+        udp, tcp = bound_pair(host, port)
+        self.port = udp.getsockname()[1]
+        transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(lambda: _Udp(self), sock=udp)
+        server = await asyncio.start_server(self._tcp, sock=tcp)
         try:
             yield self
         finally:
