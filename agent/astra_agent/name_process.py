@@ -36,7 +36,7 @@ def start(words: Sequence[str], log_path: Path) -> NameProcess:
         (os.POSIX_SPAWN_OPEN, 1, str(log_path), out, 0o600),
         (os.POSIX_SPAWN_DUP2, 1, 2),
     ]
-    command = (sys.executable, "-m", "astra_dns", *words)
+    command = (sys.executable, "-P", "-m", "astra_dns", *words)
     try:
         return NameProcess(os.posix_spawn(command[0], command, os.environ, file_actions=actions, setsid=True))
     except OSError as error:
