@@ -125,17 +125,17 @@ def _find(view: View, query: Query) -> _Found | None:
     name = query.name
     if name.endswith(view.zone) and query.ends_with(view.zone):
         return _Found(_in_zone(view, query), view.zone)
-    if (records := view.names.get(name[:-1])) is not None:
+    if (records := view.find(name[:-1])) is not None:
         return _Found(records, name)
     if len(query.starts) == 1 and query.rtype in (A, AAAA) and name not in (_LOCALHOST, *_NOWHERE):
         # A plain name has been through the search list by now; no server outside can know it.
         return _Found(() if name == view.workspace else None, None)
     if name.endswith(view.workspace) and query.ends_with(view.workspace):
-        records = view.names.get(name[: -len(view.workspace)])
+        records = view.find(name[: -len(view.workspace)])
         if records is not None:
             return _Found(records, name)
     if name.endswith(_REVERSE):
-        records = ((PTR, _LOCALHOST),) if name == _LOOPBACK else view.reverse.get(name)
+        records = ((PTR, _LOCALHOST),) if name == _LOOPBACK else view.find_reverse(name)
         return None if records is None else _Found(records, name)
     return _special(query)
 
@@ -144,7 +144,7 @@ def _in_zone(view: View, query: Query) -> Records | None:
     name = query.name
     if name.endswith(view.home) and query.ends_with(view.home) and view.home != view.zone:
         own = name[: -len(view.home)]
-        return view.names.get(own) if own else ()
+        return view.find(own) if own else ()
     if name == view.zone:
         return view.apex
     return view.server_records if name == view.server else None
@@ -189,7 +189,7 @@ def _targets(view: View, data: Records) -> tuple[bytes, ...]:
     found = []
     for rtype, item in data:
         if rtype == SRV and (target := item[6:]).endswith(view.home):
-            for kind, address in view.names.get(target[: -len(view.home)], ()):
+            for kind, address in view.find(target[: -len(view.home)]) or ():
                 if kind in (A, AAAA):
                     found.append(target + pack("!HHIH", kind, IN, TTL_S, len(address)) + address)
     return tuple(found)

@@ -100,7 +100,7 @@ class Control:
             case "put":
                 await self._put(message)
             case "drop":
-                await self._steps(self._draft.dropping((message["workspace"], message["run"])))
+                self._draft.drop((message["workspace"], message["run"]))
             case "publish":
                 return await self._publish(), ()
             case "listen":
@@ -168,7 +168,7 @@ class Control:
         return None if found is None else found.hex()
 
     def _show(self) -> Message:
-        entries = sum(len(view.names) for view in self._server.snapshot.views.values())
+        entries = sum(view.count for view in self._server.snapshot.views.values())
         upstreams = self._forwarder.upstreams
         text = self._counters.text(entries=entries, cached=len(self._forwarder.cache), healthy=upstreams)
         return {"upstreams": upstreams, "loops": list(self._forwarder.loops), "metrics": text}

@@ -7,35 +7,36 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
+from typing import Any
 
-AT_ONCE = 2000
+AT_ONCE = 500
 """Values freed in one go: about 0.2 ms."""
+_PAUSE_S = 0.001
 
 
 class Graveyard:
-    """Holds keys and values of what was buried, and frees them by and by on the running loop."""
+    """Empties what is buried, by and by, on the running loop."""
 
     def __init__(self) -> None:
-        self._left: deque[list[object]] = deque()
+        self._left: deque[dict[bytes, Any]] = deque()
         self._loop = asyncio.get_running_loop()
         self._digging = False
 
-    def bury(self, mapping: Mapping[bytes, object]) -> None:
-        """The caller lets go of *mapping* after this."""
+    def bury(self, mapping: dict[bytes, Any]) -> None:
+        """Nobody looks into *mapping* any more."""
         if len(mapping) <= AT_ONCE:
             return
-        self._left.append(list(mapping))
-        self._left.append(list(mapping.values()))
+        self._left.append(mapping)
         if not self._digging:
             self._digging = True
             self._loop.call_soon(self._dig)
 
     def _dig(self) -> None:
-        if self._left:
-            del self._left[0][-AT_ONCE:]
-            if not self._left[0]:
-                self._left.popleft()
+        mapping = self._left[0]
+        for _ in range(min(AT_ONCE, len(mapping))):
+            mapping.popitem()
+        if not mapping:
+            self._left.popleft()
         self._digging = bool(self._left)
         if self._digging:
-            self._loop.call_later(0.001, self._dig)
+            self._loop.call_later(_PAUSE_S, self._dig)
