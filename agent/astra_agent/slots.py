@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from astra_agent import host_files, plans
-from astra_agent.attach import attach
+from astra_agent.attachment import attach
 from astra_agent.attempts import Attempt
 from astra_agent.errors import AstraError, HostFault, InvalidRequest, Stale
 from astra_agent.lease import now
