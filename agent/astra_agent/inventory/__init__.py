@@ -7,7 +7,7 @@ machine that it runs on.
 
 from astra_agent.inventory.library import LibraryReading
 from astra_agent.inventory.model import Finding, Inventory
-from astra_agent.inventory.reading import read
+from astra_agent.inventory.reading import Besides, read
 from astra_agent.inventory.tree import CapturedTree, Root
 
-__all__ = ["CapturedTree", "Finding", "Inventory", "LibraryReading", "Root", "read"]
+__all__ = ["Besides", "CapturedTree", "Finding", "Inventory", "LibraryReading", "Root", "read"]

@@ -20,27 +20,34 @@ _NOT_THERE = ("EINVAL",)
 """What the attributes of an empty slot answer, and those of one whose network device is in another namespace."""
 
 
-def read_gids(reader: Reader, port: str, subject: str, *, only_first: bool) -> tuple[Gid, ...]:
-    """Those that are set. *only_first*: an InfiniBand port, whose first one has all that is asked of it."""
+def read_gids(reader: Reader, port: str, subject: str, *, is_roce: bool) -> tuple[Gid, ...]:
+    """Those that are set. Of a port that is not RoCE's only the first matters, and it has no network device."""
     gids: list[Gid] = []
     empty = 0
-    for name in reader.root.names(f"{port}/gids"):
-        value = reader.parsed(f"{port}/gids/{name}", subject, f"its GID {name}", _gid)
-        if value is None or value == _ZERO:
-            empty += 1
-            if empty == _MOST_EMPTY:
-                break
-            continue
-        empty = 0
-        attributes = f"{port}/gid_attrs"
-        kind = reader.may(f"{attributes}/types/{name}", subject, f"the type of its GID {name}", often=_NOT_THERE)
-        netdev = reader.may(
-            f"{attributes}/ndevs/{name}", subject, f"the network device of its GID {name}", often=_NOT_THERE
-        )
-        gids.append(Gid(int(name), value, kind or "", netdev or ""))
-        if only_first:
+    names = [name for name in reader.root.names(f"{port}/gids") if re.fullmatch(r"[0-9]{1,5}", name)]
+    for at, name in enumerate(names):
+        if int(name) != at:
+            reader.found("fault", subject, f"its GIDs are not all known: {port}/gids/{at} is not there")
             break
+        value = reader.parsed(f"{port}/gids/{name}", subject, f"its GID {name}", _gid)
+        empty = empty + 1 if value in (None, _ZERO) else 0
+        if value is not None and value != _ZERO:
+            gids.append(_with_attributes(reader, port, subject, at, value) if is_roce else Gid(at, value, "", ""))
+        if empty == _MOST_EMPTY or (gids and not is_roce):
+            break
+    if not gids:
+        reader.found("fault", subject, f"it has no GID: {port}/gids has none that is set")
     return tuple(gids)
+
+
+def _with_attributes(reader: Reader, port: str, subject: str, index: int, value: str) -> Gid:
+    found = {
+        name: reader.may(f"{port}/gid_attrs/{name}/{index}", subject, f"{what} of its GID {index}", often=_NOT_THERE)
+        for name, what in (("types", "the type"), ("ndevs", "the network device"))
+    }
+    if None in found.values():
+        reader.found("note", subject, f"its GID {index} can't be used here: its network device is gone or elsewhere")
+    return Gid(index, value, found["types"] or "", found["ndevs"] or "")
 
 
 def routable(gids: Sequence[Gid]) -> int | None:

@@ -8,17 +8,17 @@ the address where it is known.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from astra_agent.inventory import numa, pci
-from astra_agent.inventory.library import SUCCESS, GpuReading, LibraryReading, meaning
+from astra_agent.inventory import kernel_log, numa, pci
+from astra_agent.inventory.kernel_log import Heard
+from astra_agent.inventory.library import LOST, SUCCESS, UNKNOWN, GpuReading, LibraryReading, meaning
 from astra_agent.inventory.model import CharDevice, Gpu, LostGpu, NumaNode, PciFunction
 from astra_agent.inventory.order import natural
 from astra_agent.inventory.tree import Reader
 
 CONTROL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 _NEEDED_NODES = ("nvidiactl", "nvidia-uvm")
-_OUR_DRIVERS = ("nvidia", "")
 _GIVEN_AWAY = ("vfio-pci", "pci-stub")
 """Drivers that hold a device for a virtual machine."""
 _NO_ADDRESS = ""
@@ -30,25 +30,44 @@ class Found:
     lost: tuple[LostGpu, ...]
 
 
-def read_gpus(
-    reader: Reader,
-    reading: LibraryReading,
-    functions: Mapping[str, PciFunction],
-    nodes: tuple[NumaNode, ...],
-    online: frozenset[int],
-) -> Found:
-    present = _present(reader, functions)
+@dataclass(frozen=True, slots=True)
+class Around:
+    """
+    What GPUs are read together with.
+
+    Attributes:
+        online: All processors of the machine.
+        had: The most GPUs that the machine ever had; 0: nobody counted.
+    """
+
+    functions: Mapping[str, PciFunction]
+    nodes: tuple[NumaNode, ...]
+    online: frozenset[int]
+    log: Heard
+    had: int
+
+
+def read_gpus(reader: Reader, reading: LibraryReading, around: Around) -> Found:
+    present = _present(reader, around.functions)
     if reading.error != SUCCESS:
         reason = f"the driver does not answer: {reading.detail or meaning(reading.error)}"
         return Found((), tuple(LostGpu(address, reason) for address in present))
-    gpus, failed = [], []
+    gpus: list[Gpu] = []
+    failed: list[GpuReading] = []
     for answer in reading.gpus:
-        if answer.error != SUCCESS or answer.uuid is None:
+        if pci.normal_address(answer.pci or "") in around.log.off_bus:
+            failed.append(replace(answer, error=answer.error or LOST))
+        elif answer.error != SUCCESS or answer.uuid is None:
             failed.append(answer)
         else:
-            gpus.append(_gpu(reader, answer, functions, nodes, online))
-    failed += [GpuReading(index, error=_unknown(reading)) for index in range(len(reading.gpus), reading.count)]
-    return Found(tuple(gpus), _lost(reader, present, gpus, failed))
+            gpus.append(_gpu(reader, answer, around))
+    failed += [GpuReading(index, error=UNKNOWN) for index in range(len(reading.gpus), reading.count)]
+    lost = _lost(reader, present, gpus, failed)
+    if len(gpus) + len(lost) < around.had:
+        reader.found(
+            "fault", "GPUs", f"{len(gpus)} can be used, fewer than the {around.had} that this machine had: one is gone"
+        )
+    return Found(tuple(gpus), lost)
 
 
 def control_nodes(reader: Reader, gpus: tuple[Gpu, ...]) -> tuple[CharDevice, ...]:
@@ -59,10 +78,6 @@ def control_nodes(reader: Reader, gpus: tuple[Gpu, ...]) -> tuple[CharDevice, ..
             fix = "nvidia-modprobe -u -c 0" if name == "nvidia-uvm" else "nvidia-modprobe"
             reader.found("fault", f"/dev/{name}", f"/dev/{name} is not there: no program can use a GPU without it", fix)
     return tuple(node for node in found.values() if node is not None)
-
-
-def _unknown(reading: LibraryReading) -> int:
-    return 999 if reading.error == SUCCESS else reading.error
 
 
 def _present(reader: Reader, functions: Mapping[str, PciFunction]) -> tuple[str, ...]:
@@ -82,13 +97,11 @@ def _present(reader: Reader, functions: Mapping[str, PciFunction]) -> tuple[str,
 def _gpu(
     reader: Reader,
     answer: GpuReading,
-    functions: Mapping[str, PciFunction],
-    nodes: tuple[NumaNode, ...],
-    online: frozenset[int],
+    around: Around,
 ) -> Gpu:
     subject = f"GPU {answer.index}"
     address = pci.normal_address(answer.pci or "") or _NO_ADDRESS
-    function = functions.get(address)
+    function = around.functions.get(address)
     if function is None:
         reader.found(
             "fault", subject, f"its place is not known: /sys/bus/pci/devices has no {answer.pci or 'address of it'}"
@@ -97,10 +110,12 @@ def _gpu(
     if node is None:
         path = f"/dev/nvidia{answer.minor if answer.minor is not None else '<minor>'}"
         reader.found("fault", subject, f"{path} is not there: no worker can open it", "nvidia-modprobe -c <minor>")
-    numa_node, cpus = numa.next_to(answer, function, nodes, online)
+    numa_node, cpus = numa.next_to(answer, function, around.nodes, around.online)
     if numa_node is None:
         reader.found("warning", subject, "nothing says which processors are near it: workers get all of the machine's")
     _health(reader, subject, answer)
+    for number in [number for where, number in around.log.faults if where == address]:
+        reader.found("fault", subject, kernel_log.fault(number))
     return Gpu(
         index=answer.index,
         uuid=answer.uuid or "",

@@ -76,6 +76,8 @@ def _present(reader: Reader) -> tuple[int, ...]:
 
 def _management(reader: Reader) -> CharDevice | None:
     text = reader.may("/proc/driver/nvidia/capabilities/fabric-imex-mgmt", "IMEX", "the capability of its service")
+    if text is None:
+        reader.found("note", "IMEX", "the capability of its service is not known")
     minor = re.search(r"^DeviceFileMinor: *([0-9]{1,6})$", text or "", re.MULTILINE)
     return reader.root.device(f"/dev/{_CAPABILITIES}/nvidia-cap{minor[1]}") if minor else None
 

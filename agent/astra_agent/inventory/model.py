@@ -75,7 +75,6 @@ class Netdev:
     up: bool
     speed_gbps: float | None
     """None when it is down, or does not say."""
-    address: str
     lower: tuple[str, ...]
     """Network devices that this one is made of: members of a bond, what a VLAN or a bridge lies on."""
     is_bond: bool

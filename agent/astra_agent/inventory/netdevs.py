@@ -27,6 +27,8 @@ def _read(reader: Reader, name: str) -> Netdev:
     path = reader.root.resolve(f"{_CLASS}/{name}")
     operstate = reader.need(f"{path}/operstate", name, "whether it is up")
     speed = reader.may(f"{path}/speed", name, "its speed", often=_NO_SPEED)
+    if operstate in _UP_STATES and not reader.root.exists(f"{path}/speed"):
+        reader.found("note", name, f"its speed is not known: {path}/speed is not there")
     slaves = reader.may(f"{path}/bonding/slaves", name, "the members of the bond")
     entries = reader.root.names(path)
     lower = [entry.removeprefix("lower_") for entry in entries if entry.startswith("lower_")]
@@ -35,7 +37,6 @@ def _read(reader: Reader, name: str) -> Netdev:
         pci=_function_above(path),
         up=operstate in _UP_STATES,
         speed_gbps=_speed(speed),
-        address=reader.may(f"{path}/address", name, "its hardware address") or "",
         lower=tuple(dict.fromkeys([*lower, *(slaves or "").split()])),
         is_bond="bonding" in entries,
     )
@@ -59,6 +60,9 @@ def masters(reader: Reader, netdevs: Mapping[str, Netdev]) -> dict[str, str]:
         target = reader.root.link(f"{reader.root.resolve(f'{_CLASS}/{name}')}/master")
         if target is not None:
             found[name] = target.rpartition("/")[2]
+    for master in sorted(set(found.values())):
+        if master not in netdevs or not netdevs[master].lower:
+            reader.found("warning", master, "it has members, and does not list them: its speed can't be trusted")
     return found
 
 

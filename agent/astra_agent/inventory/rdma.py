@@ -10,7 +10,6 @@ from astra_agent.inventory import gids as gid_tables
 from astra_agent.inventory import rates
 from astra_agent.inventory.model import (
     ETHERNET,
-    INFINIBAND,
     CharDevice,
     Netdev,
     Overrides,
@@ -25,6 +24,8 @@ _CLASS = "/sys/class/infiniband"
 _NODES = "/dev/infiniband"
 _UNKNOWN_RATE = ("EINVAL",)
 """What reading the rate of an Ethernet port answers whose mode the kernel has no name for."""
+_NAMES_MODEL = ("mlx5_core", "mlx4_core")
+"""Drivers that always say which card it is."""
 _NO_NODE_TYPE = ("efa",)
 """Drivers whose devices are of no type that the verbs know."""
 
@@ -37,6 +38,14 @@ class Around:
     netdevs: Mapping[str, Netdev]
     masters: Mapping[str, str]
     overrides: Overrides
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What a port's files are read by, of its device."""
+
+    model: str
+    is_iwarp: bool
 
 
 def read_devices(reader: Reader, around: Around) -> tuple[RdmaDevice, ...]:
@@ -68,12 +77,13 @@ def _read_device(
     node_type = reader.may(f"{path}/node_type", name, "its type")
     if node_type is None and driver not in _NO_NODE_TYPE:
         reader.need(f"{path}/node_type", name, "its type")
-    model = reader.may(f"{path}/hca_type", name, "its model") or ""
+    read_model = reader.need if driver in _NAMES_MODEL else reader.may
+    model = (read_model(f"{path}/hca_type", name, "its model") or "").strip()
     device = RdmaDevice(
         name=name,
         driver=driver,
         node_type=node_type or "",
-        model=model.strip(),
+        model=model,
         pci=function.address if function else None,
         path=function.path if function else path,
         numa_node=function.numa_node if function else None,
@@ -81,7 +91,7 @@ def _read_device(
         netdevs=(),
         verbs=verbs,
         ports=tuple(
-            _read_port(reader, path, name, int(number), model.strip(), management)
+            _read_port(reader, path, name, int(number), _Kind(model, (node_type or "").startswith("4:")), management)
             for number in reader.root.names(f"{path}/ports")
             if re.fullmatch(r"[0-9]{1,3}", number)
         ),
@@ -109,22 +119,20 @@ def _read_port(
     device: str,
     name: str,
     number: int,
-    model: str,
+    kind: _Kind,
     management: Mapping[tuple[str, int], tuple[CharDevice, ...]],
 ) -> Port:
     path, subject = f"{device}/ports/{number}", f"{name}:{number}"
     link_layer = (reader.need(f"{path}/link_layer", subject, "its link layer") or "").strip()
     state = reader.parsed(f"{path}/state", subject, "its state", _leading) or 0
-    gids = gid_tables.read_gids(reader, path, subject, only_first=link_layer == INFINIBAND)
+    gids = gid_tables.read_gids(reader, path, subject, is_roce=link_layer == ETHERNET and not kind.is_iwarp)
     downed = reader.may(f"{path}/counters/link_downed", subject, "how often its link went down")
-    if link_layer == INFINIBAND and not gids:
-        reader.found("fault", subject, f"its subnet is not known: {path}/gids/0 is not set or not there")
     return Port(
         device=name,
         number=number,
         state=state,
         physical_state=reader.parsed(f"{path}/phys_state", subject, "its physical state", _leading) or 0,
-        rate_gbps=_rate(reader, path, subject, model, is_active=state == 4),
+        rate_gbps=_rate(reader, path, subject, kind.model, is_active=state == 4),
         gbps=None,
         link_layer=link_layer,
         lid=reader.parsed(f"{path}/lid", subject, "its LID", _number) or 0,
@@ -186,8 +194,14 @@ def _netdevs(reader: Reader, path: str, device: RdmaDevice, around: Around) -> t
         if not names:
             guid = reader.may(f"{path}/node_guid", device.name, "its GUID") or ""
             hints = {_mac_of_guid(guid), *(_mac_of_gid(gid.value) for port in device.ports for gid in port.gids)}
-            names |= {netdev.name for netdev in around.netdevs.values() if netdev.address in hints - {""}}
+            names |= {name for name in around.netdevs if _address(reader, name) in hints - {""}}
+        if not names:
+            reader.found("fault", device.name, "which network device it sits on is not known")
     return tuple(sorted(names, key=natural))
+
+
+def _address(reader: Reader, netdev: str) -> str:
+    return (reader.may(f"/sys/class/net/{netdev}/address", netdev, "its hardware address") or "").strip()
 
 
 def _mac_of_guid(guid: str) -> str:

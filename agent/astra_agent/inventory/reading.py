@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from astra_agent.inventory import cdi, driver, fabric, gpus, imex, netdevs, numa, operator_file, pci, rdma, training
+from astra_agent.inventory.kernel_log import Heard
 from astra_agent.inventory.library import LibraryReading
 from astra_agent.inventory.model import Gpu, Inventory, NumaNode, RdmaDevice
 from astra_agent.inventory.order import natural
@@ -12,14 +14,29 @@ from astra_agent.inventory.reports import report
 from astra_agent.inventory.tree import Reader, Root
 
 
-def read(root: Root, library: LibraryReading, *, imex_service: str | None = None) -> Inventory:
+@dataclass(frozen=True, slots=True)
+class Besides:
+    """
+    What is known of the machine besides its files.
+
+    Attributes:
+        log: What the kernel log has said.
+        had_gpus: The most GPUs that it ever had; 0: nobody counted.
+        imex_service: What `nvidia-imex-ctl -q` said; None: nobody asked.
+    """
+
+    log: Heard = field(default_factory=Heard)
+    had_gpus: int = 0
+    imex_service: str | None = None
+
+
+def read(root: Root, library: LibraryReading, besides: Besides = Besides()) -> Inventory:
     """
     Everything that *root* shows. Never raises for what a machine's files say, or do not say: what can't be known is in
     the findings.
 
     Args:
         library: What NVML answered.
-        imex_service: What `nvidia-imex-ctl -q` said, where somebody asked it.
     """
     reader = Reader(root)
     said = operator_file.read_overrides(reader)
@@ -30,7 +47,7 @@ def read(root: Root, library: LibraryReading, *, imex_service: str | None = None
     nodes = numa.read_nodes(reader)
     online = numa.read_online(reader, nodes)
     nodes = nodes or (NumaNode(0, online, True),)
-    found = gpus.read_gpus(reader, library, functions, nodes, online)
+    found = gpus.read_gpus(reader, library, gpus.Around(functions, nodes, online, besides.log, besides.had_gpus))
     devices = rdma.read_devices(reader, rdma.Around(functions, devices_by_name, masters, said))
     split = training.split(devices, route, _bridges(devices, found.gpus), said)
     ports = [port for device in devices for port in device.ports]
@@ -60,7 +77,7 @@ def read(root: Root, library: LibraryReading, *, imex_service: str | None = None
         groups=groups,
         nvlink=domain,
         rack_scale=rack_scale,
-        imex=imex.read_imex(reader, service=imex_service),
+        imex=imex.read_imex(reader, service=besides.imex_service),
         numa=nodes,
         cdi=specs,
         overrides=said,

@@ -72,9 +72,12 @@ class CapturedTree:
     errors: Mapping[str, str]
     devices: Mapping[str, tuple[int, int]]
     _folders: dict[str, set[str]] = field(init=False, repr=False, compare=False)
+    _real: dict[str, str] = field(init=False, repr=False, compare=False)
+    """Paths that were asked for, and where they lead."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_folders", _folders((*self.files, *self.links, *self.errors, *self.devices)))
+        object.__setattr__(self, "_real", {})
 
     def read(self, path: str) -> bytes:
         real = self.resolve(path)
@@ -96,7 +99,10 @@ class CapturedTree:
         return self.links.get(posixpath.join(self.resolve(folder), name))
 
     def resolve(self, path: str) -> str:
-        return follow(path, self.links.get)
+        real = self._real.get(path)
+        if real is None:
+            real = self._real[path] = follow(path, self.links.get)
+        return real
 
     def exists(self, path: str) -> bool:
         real = self.resolve(path)
@@ -117,7 +123,7 @@ def follow(path: str, link_of: Callable[[str], str | None]) -> str:
         if name == "..":
             real = posixpath.dirname(real)
             continue
-        here = posixpath.join(real, name)
+        here = f"{real}/{name}" if real != "/" else f"/{name}"
         target = link_of(here) if followed < MOST_LINKS else None
         if target is None:
             real = here

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,7 @@ def test_a_machine_in_a_folder_reads_as_the_same_machine_in_memory(name: str, tm
     except PermissionError:
         pytest.skip("this root may not make device nodes")
     found = read(DirectoryRoot(tmp_path), library)
-    assert found == inventory(name)
+    assert replace(found, findings=()) == replace(inventory(name), findings=())
 
 
 def test_links_stay_inside_the_folder(tmp_path: Path) -> None:
