@@ -108,17 +108,22 @@ def merge(*edits: Edits) -> Edits:
     Raises:
         Conflict: Two sides want different things of one variable, path, limit or size; the message names both.
     """
+    mounts = _by_key((mount for one in edits for mount in one.mounts), lambda mount: mount.destination, "the mount")
+    shm_bytes = _one("the size of /dev/shm", (one.shm_bytes for one in edits), str)
+    for mount in mounts:
+        if mount.destination == "/dev/shm" and shm_bytes is not None:
+            raise Conflict(f"/dev/shm is given in two ways: a size of {shm_bytes} bytes and {mount}")
     return Edits(
         env=_by_key((pair for one in edits for pair in one.env), lambda pair: pair[0], "the variable"),
         devices=_by_key((device for one in edits for device in one.devices), lambda device: device.path, "the device"),
         rules=_rules(rule for one in edits for rule in one.rules),
-        mounts=_by_key((mount for one in edits for mount in one.mounts), lambda mount: mount.destination, "the mount"),
+        mounts=mounts,
         rlimits=_by_key((limit for one in edits for limit in one.rlimits), lambda limit: limit.kind, "the limit"),
         capabilities=tuple(sorted({name for one in edits for name in one.capabilities})),
         hooks=tuple(dict.fromkeys(hook for one in edits for hook in one.hooks)),
         groups=tuple(sorted({group for one in edits for group in one.groups})),
         files=_by_key((file for one in edits for file in one.files), lambda file: file.path, "the file"),
-        shm_bytes=_one("the size of /dev/shm", (one.shm_bytes for one in edits), str),
+        shm_bytes=shm_bytes,
         cpus=_one("the processors", (one.cpus for one in edits), format_list),
         memory_nodes=_one("the memory nodes", (one.memory_nodes for one in edits), format_list),
     )

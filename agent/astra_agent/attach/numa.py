@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from astra_agent.attach.edits import Edits, File
 from astra_agent.attach.request import Request
-from astra_agent.inventory.model import Gpu, Inventory
+from astra_agent.inventory.model import Gpu, Inventory, NumaNode
 from astra_agent.inventory.numa import formula
 from astra_agent.inventory.order import format_list
 
@@ -26,8 +26,19 @@ def near(inventory: Inventory, gpus: Sequence[Gpu], request: Request) -> Edits:
     cpus = frozenset(cpu for node in nodes for cpu in node.cpus) | frozenset(cpu for gpu in gpus for cpu in gpu.cpus)
     if request.cpu_cores > len(cpus) or not cpus:
         return Edits()
-    memory = frozenset(node.number for node in nodes if node.has_memory)
-    return Edits(cpus=cpus, memory_nodes=memory if len(memory) == len(nodes) else None)
+    return Edits(cpus=cpus, memory_nodes=_memory_nodes(nodes, request))
+
+
+def _memory_nodes(nodes: Sequence[NumaNode], request: Request) -> frozenset[int] | None:
+    """
+    Only where all that was asked for fits: a worker that may use more memory than these nodes have would be killed
+    while others have plenty. What it allocates from near processors is near in any case.
+    """
+    sizes = [node.memory_bytes for node in nodes]
+    known = sum(size for size in sizes if size is not None)
+    if None in sizes or not 0 < request.memory_bytes <= known:
+        return None
+    return frozenset(node.number for node in nodes)
 
 
 def topology(inventory: Inventory, gpus: Sequence[Gpu]) -> Edits:
@@ -37,9 +48,9 @@ def topology(inventory: Inventory, gpus: Sequence[Gpu]) -> Edits:
     """
     if not gpus:
         return Edits()
-    ports = {device.name: [port.name for port in device.ports] for device in inventory.rdma}
+    ports = {device.name: [port for port in device.ports if port.is_active] for device in inventory.rdma}
     nearest = dict(inventory.near)
-    ranks = [
+    ranks: list[Mapping[str, object]] = [
         {
             "local_rank": local_rank,
             "gpu": gpu.uuid,
@@ -48,7 +59,10 @@ def topology(inventory: Inventory, gpus: Sequence[Gpu]) -> Edits:
             "numa_node": gpu.numa_node,
             "cpus": format_list(gpu.cpus),
             "ports": [
-                port for name in nearest.get(gpu.index, ()) for port in ports[name] if port in inventory.training
+                port.name
+                for name in nearest.get(gpu.index, ())
+                for port in ports[name]
+                if port.name in inventory.training
             ],
         }
         for local_rank, gpu in enumerate(gpus)
@@ -57,5 +71,11 @@ def topology(inventory: Inventory, gpus: Sequence[Gpu]) -> Edits:
     whole = [gpu.index for gpu in gpus] == [gpu.index for gpu in inventory.gpus]
     return Edits(
         env=(("NVRX_GPUS_PER_NUMA", str(each)),) if right and whole and not inventory.lost else (),
-        files=(File(TOPOLOGY, json.dumps({"machine": inventory.machine, "local_ranks": ranks}, indent=1) + "\n"),),
+        files=(File(TOPOLOGY, _document(inventory.machine, ranks)),),
     )
+
+
+def _document(machine: str, ranks: Sequence[Mapping[str, object]]) -> str:
+    """JSON with a line for each rank."""
+    lines = ",\n".join(f"  {json.dumps(rank)}" for rank in ranks)
+    return f'{{"machine": {json.dumps(machine)}, "local_ranks": [\n{lines}\n]}}\n'

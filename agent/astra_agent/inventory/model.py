@@ -50,6 +50,7 @@ class NumaNode:
     number: int
     cpus: frozenset[int]
     has_memory: bool
+    memory_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,15 @@ def read_nodes(reader: Reader) -> tuple[NumaNode, ...]:
     for number in folders if with_cpus is None else sorted(with_cpus):
         cpus = reader.parsed(f"{_NODES}/node{number}/cpulist", f"NUMA node {number}", "its processors", parse_list)
         if cpus is None or cpus:
-            nodes.append(NumaNode(number, cpus or frozenset(), with_memory is None or number in with_memory))
+            has_memory = with_memory is None or number in with_memory
+            nodes.append(NumaNode(number, cpus or frozenset(), has_memory, _memory_bytes(reader, number)))
     return tuple(nodes)
+
+
+def _memory_bytes(reader: Reader, number: int) -> int | None:
+    text = reader.may(f"{_NODES}/node{number}/meminfo", f"NUMA node {number}", "how much memory it has")
+    match = re.search(r"MemTotal: *([0-9]{1,15}) kB", text or "")
+    return int(match[1]) * 1024 if match else None
 
 
 def read_online(reader: Reader, nodes: tuple[NumaNode, ...]) -> frozenset[int]:
