@@ -32,7 +32,7 @@ def read_driver(reader: Reader, reading: LibraryReading) -> Driver:
             "fault", "NVIDIA driver", f"its version is not known: /proc/driver/nvidia/version says {text[:60]!r}"
         )
     loaded = module[0] if module else (reading.driver if reading.error == SUCCESS else None)
-    return Driver(loaded, _library(reader) or reading.driver, reading.cuda, _files(reader, loaded) if loaded else ())
+    return Driver(loaded, _library(reader), reading.cuda, _files(reader, loaded) if loaded else ())
 
 
 def out_of_use(driver: Driver, reading: LibraryReading, lost: tuple[LostGpu, ...]) -> str | None:
@@ -41,13 +41,12 @@ def out_of_use(driver: Driver, reading: LibraryReading, lost: tuple[LostGpu, ...
 
     Workers that run are left alone in any case: they have the old library open, and go on.
     """
+    if driver.loaded is not None and driver.library is not None and driver.loaded != driver.library:
+        return _differ(driver.loaded, driver.library)
     if reading.error == SUCCESS or (not lost and driver.loaded is None):
         return None
     if reading.error == VERSIONS_DIFFER:
-        return (
-            f"driver {driver.loaded or 'of another version'} is loaded, the library is "
-            f"{driver.library or 'of another version'}; reload the driver or reboot"
-        )
+        return _differ(driver.loaded or "of another version", driver.library or "of another version")
     if reading.error == NO_LIBRARY and driver.loaded is not None:
         return f"the NVIDIA library is missing, driver {driver.loaded} is loaded; install the driver's libraries again"
     if reading.error in (NO_DRIVER, NO_LIBRARY):
@@ -58,13 +57,20 @@ def out_of_use(driver: Driver, reading: LibraryReading, lost: tuple[LostGpu, ...
     )
 
 
+def _differ(loaded: str, library: str) -> str:
+    return f"driver {loaded} is loaded, the library is {library}; reload the driver or reboot"
+
+
 def _library(reader: Reader) -> str | None:
-    """The version in the name of the installed library, which is a link to the real file."""
+    """
+    The version of the library on disk, by the name of the file that programs are led to. A running agent has the one
+    open that it started with, so what that one answers says nothing of this.
+    """
     for folder in LIBRARY_FOLDERS:
-        for name in reader.root.names(folder):
-            match = _VERSION.fullmatch(name.removeprefix(_LIBRARY)) if name.startswith(_LIBRARY) else None
-            if match is not None:
-                return match[0]
+        real = reader.root.resolve(f"{folder}/{_LIBRARY}1").rpartition("/")[2]
+        match = _VERSION.fullmatch(real.removeprefix(_LIBRARY))
+        if match is not None and reader.root.exists(f"{folder}/{_LIBRARY}1"):
+            return match[0]
     return None
 
 
@@ -76,6 +82,12 @@ def _files(reader: Reader, version: str) -> tuple[str, ...]:
     for folder in LIBRARY_FOLDERS:
         names = reader.root.names(folder)
         stems = {name.removesuffix(version) for name in names if name.endswith(f".so.{version}")}
-        found += [f"{folder}/{name}" for name in names if any(name.startswith(stem) for stem in stems)]
+        found += [f"{folder}/{name}" for name in names if _leads_to(name, stems, version)]
     found += [path for path in _TOOLS if reader.root.exists(path)]
     return tuple(found)
+
+
+def _leads_to(name: str, stems: set[str], version: str) -> bool:
+    """`libcuda.so.1` and `libcuda.so` are names of `libcuda.so.570.158.01`; `libcuda.so.550.90.07` is not."""
+    stem = name.removesuffix(version)
+    return stem in stems or re.sub(r"(?<=\.so)(?:\.[0-9]+)?$", ".", name) in stems

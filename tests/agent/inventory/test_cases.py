@@ -79,6 +79,12 @@ def test_a_machine_is_back_as_soon_as_driver_and_library_fit_again() -> None:
     assert read(*machine_of(8, loaded=NEW, library=NEW).capture()).out_of_use is None
 
 
+def test_an_upgrade_under_a_running_agent_is_seen_though_its_own_library_still_answers() -> None:
+    found = read(*machine_of(8, loaded=OLD, library=NEW).capture())
+    assert len(found.gpus) == 8
+    assert found.out_of_use == f"driver {OLD} is loaded, the library is {NEW}; reload the driver or reboot"
+
+
 # H18 ---------------------------------------------------------------------------------------------------------------
 
 
