@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -28,6 +28,7 @@ ROUNDS = 20
 WARM_UP = 2
 GOAL = 0.9
 END_TIMEOUT_S = 60.0
+CGROUP = "/astraeus-bench"
 PEER_NAMESPACE = "bench-peer"
 RUN = wire.RunRef(workspace="bench", name="slots", uid="bench")
 
@@ -56,6 +57,9 @@ async def _measure(folder: Path) -> Figure:
         )
     finally:
         await containerd.clean()
+        for group in Path("/sys/fs/cgroup").glob(f"**{CGROUP}"):
+            with suppress(OSError):
+                group.rmdir()
 
 
 async def _start_through_agent(
@@ -71,9 +75,9 @@ async def _start_through_agent(
     async with agent.put(f"http://agent/v1/slots/{slot}", json=request.model_dump(mode="json")) as answer:
         if answer.status >= 400:
             raise RuntimeError(f"the agent refused the slot: {await answer.text()}")
-    first_ns = await asyncio.to_thread(first_instruction_ns, drive)
     async with asyncio.timeout(END_TIMEOUT_S):
         await barrier.ended(slot)
+        first_ns = first_instruction_ns(drive)
         await agent.delete(f"http://agent/v1/slots/{slot}", params={"code": "0", "reason": "measured"})
         while (await agent.get(f"http://agent/v1/slots/{slot}")).status != 404:  # noqa: ASYNC110  # another process
             await asyncio.sleep(0.02)
@@ -108,7 +112,7 @@ async def _agent(folder: Path, containerd: PrivateContainerd, barrier: Barrier) 
     settings: dict[str, object] = {
         "name": "bench", "state_dir": str(state), "address": "127.0.0.1",
         "containerd_socket": str(containerd.socket), "containerd_namespace": "bench",
-        "runc_root": str(containerd.runc_root), "cgroup_parent": "/astraeus-bench",
+        "runc_root": str(containerd.runc_root), "cgroup_parent": CGROUP,
         "coordinator": f"http://127.0.0.1:{barrier.port}", "token_file": str(token),
     }  # fmt: skip
     lines = [f"{name} = {json.dumps(value)}" for name, value in settings.items()]

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib.metadata import version
@@ -16,6 +17,7 @@ from pathlib import Path
 
 from astra_agent import facts, host_files, plans
 from astra_agent.attachment import attach
+from astra_agent.book import Book
 from astra_agent.config import AgentConfig
 from astra_agent.errors import AstraError, Conflict, HostFault, NotFound, Stale
 from astra_agent.lease import Lease
@@ -23,7 +25,7 @@ from astra_agent.logs import Logs
 from astra_agent.network import SlotNetworks
 from astra_agent.outbox import Outbox
 from astra_agent.patience import Patience
-from astra_agent.records import AgentRecord, Book, Ending, SlotRecord
+from astra_agent.records import AgentRecord, Ending, SlotRecord
 from astra_agent.runtime import Containers, Images
 from astra_agent.slots import Slot, is_same_request
 from astra_agent.tools import Holdings, Tools
@@ -62,6 +64,7 @@ class Agent:
         self.facts_changed = asyncio.Event()
         self._config = config
         self._record: AgentRecord = book.open(boot)
+        self._durable_term = self._record.term
         self._counter = itertools.count(1)
         self._tools = Tools(
             config=config,
@@ -81,14 +84,15 @@ class Agent:
             hosts=host_files.machine_hosts(),
         )
         self._slots: dict[str, Slot] = {}
-        self._of_another_boot: list[SlotRecord] = []
         self._group: asyncio.TaskGroup | None = None
         self._load()
 
     def _load(self) -> None:
         for record in self._tools.book.load():
             if record.boot != self._tools.boot:
-                self._of_another_boot.append(record)
+                slot, ending = record.request.slot, record.ending or Ending(code=1, reason="The machine was booted")
+                log.warning("slot_gone slot=%s reason=%r", slot, ending.reason)
+                self._tools.book.bury(slot, ending)
                 continue
             self._tools.holdings.restore(record)
             self._slots[record.request.slot] = self._new_slot(record)
@@ -115,19 +119,22 @@ class Agent:
         self._prune_logs()
 
     async def _sweep(self) -> None:
-        """What an earlier boot, or a state directory that is gone, has left."""
-        for record in self._of_another_boot:
-            slot = record.request.slot
-            log.warning("slot_gone slot=%s reason=the machine was booted", slot)
-            await self._tools.networks.tear_down(slot)
-            self._tools.book.bury(slot, record.ending or Ending(code=1, reason="The machine was booted"))
+        """Take away what slots have left that have no record (any more): of an earlier boot, of a lost directory."""
         for found in await self._tools.patience.call(self._tools.containers.list):
             slot = found.labels.get(plans.LABEL_SLOT, "")
-            if slot and slot not in self._slots and slot not in self._tools.book.unreadable:
+            if slot and self._is_unknown(slot):
                 log.warning("container_without_record container=%s", found.id)
                 with contextlib.suppress(AstraError):
                     await self._tools.patience.call(self._tools.containers.remove, found.id)
+        for slot in {*self._tools.networks.left(), *self._tools.slots_with_files()}:
+            if self._is_unknown(slot):
+                with contextlib.suppress(AstraError):
+                    await self._tools.networks.tear_down(slot)
+                shutil.rmtree(self._tools.slot_folder(slot), ignore_errors=True)
         self._prune_logs()
+
+    def _is_unknown(self, slot: str) -> bool:
+        return slot not in self._slots and slot not in self._tools.book.unreadable
 
     # Slots, for the engine ----------------------------------------------------------------------------------------
 
@@ -175,7 +182,8 @@ class Agent:
         """How the slot ended; None when it has not within *timeout_s*. Raises: NotFound."""
         if (known := self._slots.get(slot)) is not None:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(known.ended.wait(), timeout_s)
+                async with asyncio.timeout(timeout_s):
+                    await known.ended.wait()
             if not known.ended.is_set():
                 return None
         ending = self._tools.book.tombstone(slot)
@@ -195,14 +203,21 @@ class Agent:
     def hello(self) -> Hello:
         return Hello(version=version("astraeus"), boot=self._tools.boot, facts=self.facts(), slots=self.slots())
 
-    def obey_term(self, term: int) -> None:
-        """From now on, nothing of an older term. Raises: Stale when *term* is older; HostFault."""
+    def greet_term(self, term: int) -> None:
+        """A coordinator of *term* is there. A full disk does not keep it out: nothing is done yet. Raises: Stale."""
+        try:
+            self._obey_term(term)
+        except HostFault as error:
+            log.error("term_not_written term=%d reason=%r", term, str(error))
+
+    def _obey_term(self, term: int) -> None:
+        """From now on, nothing of an older term. Raises: Stale when *term* is older; HostFault when not durable."""
         if term < self._record.term:
             raise Stale(f"the coordinator's term {term} is older than {self._record.term}, which this agent has obeyed")
-        if term > self._record.term:
-            record = replace(self._record, term=term)
-            self._tools.book.save_agent(record)
-            self._record = record
+        self._record = replace(self._record, term=term)
+        if term > self._durable_term:
+            self._tools.book.save_agent(self._record)
+            self._durable_term = term
 
     def obey(self, directive: Directive) -> SlotGone | Refused | None:
         """What it wants is recorded and under way when this returns. Idempotent; None when it was taken."""
@@ -210,7 +225,7 @@ class Agent:
         if slot is None:
             return SlotGone(slot=directive.slot)
         try:
-            self.obey_term(directive.term)
+            self._obey_term(directive.term)
             match directive:
                 case Arm():
                     slot.arm(directive)
@@ -221,7 +236,7 @@ class Agent:
                 case Finish():
                     slot.finish(Ending(directive.code, directive.reason), directive.term)
         except (Stale, HostFault) as error:
-            log.warning("directive_refused kind=%s slot=%s reason=%s", directive.kind, directive.slot, error)
+            log.warning("directive_refused kind=%s slot=%s reason=%r", directive.kind, directive.slot, str(error))
             return Refused(slot=directive.slot, reason=str(error))
         return None
 
@@ -237,10 +252,7 @@ class Agent:
         """Cut off for too long: this machine's workers are given up by now, and end here before others take over."""
         log.error("lease_over limit_s=%g", lease.limit_s)
         for slot in self._slots.values():
-            try:
-                slot.stop_alone(f"No answer from the coordinator for {lease.limit_s:g} s")
-            except HostFault as error:
-                log.error("slot_not_stopped slot=%s reason=%s", slot.id, error)
+            slot.stop_alone(f"No answer from the coordinator for {lease.limit_s:g} s")
 
     # What the machine is ------------------------------------------------------------------------------------------
 
@@ -248,7 +260,7 @@ class Agent:
         return self._tools.facts.model_copy(update={"out_of_use": self._out_of_use()})
 
     def _out_of_use(self) -> str | None:
-        if sentence := self._undying() or self._tools.patience.sentence():
+        if sentence := self._undying() or self._tools.patience.sentence() or self._tools.book.fault:
             return sentence
         if self._tools.book.unreadable:
             names = ", ".join(sorted(self._tools.book.unreadable))

@@ -61,6 +61,8 @@ class AgentConfig:
     """The first process of every container; none: the one that comes along."""
     drives: Mapping[str, Path] = field(default_factory=dict)
     """Names of drives, and where they lie on this machine."""
+    image_dirs: tuple[Path, ...] = ()
+    """Where `oci-archive:` images may lie; empty: anywhere on this machine."""
     plain_http_registries: tuple[str, ...] = ()
     """Registries (`host[:port]`) that speak plain HTTP, besides those on loopback."""
     registry_mirrors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

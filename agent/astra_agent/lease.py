@@ -71,7 +71,8 @@ class LeaseKeeper:
             if left <= 0:
                 over(self.lease)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._renewed.wait(), min(left, _LOOK_S) if left > 0 else None)
+                async with asyncio.timeout(min(left, _LOOK_S) if left > 0 else None):
+                    await self._renewed.wait()
 
     def _read(self) -> Lease | None:
         """An unreadable file is none: only a crash of the machine itself can cut it, and that ended all workers."""

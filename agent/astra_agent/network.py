@@ -33,8 +33,16 @@ class SlotNetworks:
     def path(self, slot: str) -> Path:
         """The namespace that the slot's containers join."""
         if self._own is not None:
-            return self._config.state_dir / "netns" / slot
+            return self._folder / slot
         return self._config.netns or namespaces.own_path()
+
+    def left(self) -> tuple[str, ...]:
+        """Slots with a namespace here, known or not."""
+        return tuple(path.name for path in self._folder.glob("*"))
+
+    @property
+    def _folder(self) -> Path:
+        return self._config.state_dir / "netns"
 
     async def set_up(self, slot: str, address: str) -> None:
         """Make the slot's network, anew when there is one. Raises: HostFault."""

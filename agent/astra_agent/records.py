@@ -1,36 +1,30 @@
-"""
-What the agent remembers across its own death: a record per slot, tombstones of ended ones, its terms and its epochs.
-
-Every write is one small file, written beside, synced and renamed, on the event loop's own thread: the order "recorded
-before done" is then the order of the code, and nothing can be cancelled between a record and its memory.
-"""
+"""What the agent remembers of a slot across its own death. Values only; `astra_agent.book` keeps them in files."""
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from pydantic import TypeAdapter, ValidationError
-
-from astra_agent.errors import HostFault
 from astra_agent.runtime import PreparedImage
 from astra_agent.wire import Fault, SlotRequest
 
 ENDED_ATTEMPTS_KEPT = 8
-TOMBSTONES_KEPT = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class ExitRecord:
-    """How an attempt ended. *code* None with *never_started*: its program never ran; else: nobody could see how."""
+    """
+    How an attempt ended. *code* None with *never_started*: its program never ran; else: nobody could see how.
+
+    Attributes:
+        killed: SIGKILL was needed after the grace time.
+    """
 
     code: int | None
     oom: bool = False
     never_started: bool = False
+    killed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +49,6 @@ class AttemptRecord:
         start_begun: The container may have been started: from here on, a container that is not there has ended.
         started: The runtime has said so.
         failed: Why it could not be armed or started.
-        killed: SIGKILL was needed after the grace time.
         removed: Its container is gone for good.
     """
 
@@ -68,7 +61,6 @@ class AttemptRecord:
     started: bool = False
     stop: StopWish | None = None
     failed: str | None = None
-    killed: bool = False
     exit: ExitRecord | None = None
     removed: bool = False
 
@@ -135,96 +127,3 @@ class AgentRecord:
     boot: str = ""
     epoch: int = 0
     term: int = 0
-
-
-_SLOT = TypeAdapter(SlotRecord)
-_ENDING = TypeAdapter(Ending)
-_AGENT = TypeAdapter(AgentRecord)
-
-
-@dataclass(slots=True)
-class Book:
-    """The folder of records. One agent at a time uses it (`astra_agent.main` holds the lock)."""
-
-    state_dir: Path
-    unreadable: set[str] = field(default_factory=set)
-    """Slots whose record can't be read: nothing of theirs is touched."""
-
-    def open(self, boot: str) -> AgentRecord:
-        """Make the folders, and begin a new epoch. Raises: HostFault."""
-        for folder in (self.state_dir, self._slots, self._ended):
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        path = self.state_dir / "agent.json"
-        try:
-            before = _AGENT.validate_json(path.read_bytes())
-        except FileNotFoundError:
-            before = AgentRecord()
-        except (OSError, ValidationError) as error:
-            raise HostFault(f"{path} can't be read: {error}; restore it, or remove {self.state_dir} whole") from error
-        record = replace(before, boot=boot, epoch=before.epoch + 1)
-        self.save_agent(record)
-        return record
-
-    def save_agent(self, record: AgentRecord) -> None:
-        write_durably(self.state_dir / "agent.json", _AGENT.dump_json(record))
-
-    def load(self) -> tuple[SlotRecord, ...]:
-        records = []
-        for path in sorted(self._slots.glob("*.json")):
-            try:
-                records.append(_SLOT.validate_json(path.read_bytes()))
-            except (OSError, ValidationError):
-                self.unreadable.add(path.stem)
-        return tuple(records)
-
-    def save(self, record: SlotRecord) -> None:
-        """Durable when it returns. Raises: HostFault, and the old record stands."""
-        write_durably(self._slots / f"{record.request.slot}.json", _SLOT.dump_json(record))
-
-    def bury(self, slot: str, ending: Ending) -> None:
-        """The slot's record makes room for its tombstone. Idempotent; works for a slot that was never there."""
-        write_durably(self._ended / f"{slot}.json", _ENDING.dump_json(ending))
-        with contextlib.suppress(FileNotFoundError):
-            (self._slots / f"{slot}.json").unlink()
-        self._forget_oldest()
-
-    def tombstone(self, slot: str) -> Ending | None:
-        try:
-            return _ENDING.validate_json((self._ended / f"{slot}.json").read_bytes())
-        except FileNotFoundError:
-            return None
-        except (OSError, ValidationError):
-            return Ending(code=1, reason="its tombstone can't be read")
-
-    def _forget_oldest(self) -> None:
-        stones = list(self._ended.iterdir())
-        if len(stones) > TOMBSTONES_KEPT:
-            for path in sorted(stones, key=lambda path: path.stat().st_mtime)[: TOMBSTONES_KEPT // 4]:
-                path.unlink()
-
-    @property
-    def _slots(self) -> Path:
-        return self.state_dir / "records"
-
-    @property
-    def _ended(self) -> Path:
-        return self.state_dir / "ended"
-
-
-def write_durably(path: Path, data: bytes) -> None:
-    """Replace *path* by *data*: after a crash it holds the old or the new, whole. Raises: HostFault."""
-    beside = path.with_suffix(".new")
-    try:
-        beside.touch(mode=0o600)
-        with beside.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    except OSError as error:
-        raise HostFault(f"{path} can't be written: {error.strerror}; make room on that disk") from error

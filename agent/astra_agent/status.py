@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import signal
 from dataclasses import dataclass
 
-from astra_agent.config import GIB, MIB
 from astra_agent.records import AttemptRecord, ExitRecord, SlotRecord
 from astra_agent.wire import AttemptState, AttemptStatus, SlotPhase, SlotStatus
+
+_MIB = 1024**2
+_GIB = 1024**3
+_SIGNALS = 65
+"""Linux has them from 1 to 64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,7 @@ def exit_sentence(attempt: AttemptRecord, ended: ExitRecord, memory_bytes: int) 
         return "Stopped before it was started"
     if ended.oom:
         return f"Out of memory (limit {size(memory_bytes)})" if memory_bytes else "Out of memory"
-    if attempt.stop is not None and attempt.killed:
+    if attempt.stop is not None and ended.killed:
         return f"Killed: it did not end within {attempt.stop.grace_s:g} s of SIGTERM"
     if ended.code is None:
         return "Ended, code unknown"
@@ -99,10 +102,10 @@ def exit_sentence(attempt: AttemptRecord, ended: ExitRecord, memory_bytes: int) 
 
 
 def is_signal(code: int) -> bool:
-    return 128 < code < 128 + signal.NSIG
+    return 128 < code < 128 + _SIGNALS
 
 
 def size(size_bytes: int) -> str:
     """`2 GiB`, `512 MiB`, `1.5 GiB`: the way people write limits."""
-    unit, name = (GIB, "GiB") if size_bytes >= GIB else (MIB, "MiB")
+    unit, name = (_GIB, "GiB") if size_bytes >= _GIB else (_MIB, "MiB")
     return f"{size_bytes / unit:.2f}".rstrip("0").rstrip(".") + f" {name}"

@@ -6,12 +6,13 @@ import asyncio
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from astra_agent.book import Book
 from astra_agent.config import AgentConfig
 from astra_agent.errors import Conflict
 from astra_agent.logs import Logs
 from astra_agent.network import SlotNetworks
 from astra_agent.patience import Patience
-from astra_agent.records import Book, SlotRecord
+from astra_agent.records import SlotRecord
 from astra_agent.runtime import Containers, Images
 from astra_agent.wire import MachineFacts, SlotRequest
 
@@ -71,4 +72,11 @@ class Tools:
 
     def slot_folder(self, slot: str) -> Path:
         """Files that the slot's containers see; gone with the slot."""
-        return self.config.state_dir / "slots" / slot
+        return self._slots / slot
+
+    def slots_with_files(self) -> tuple[str, ...]:
+        return tuple(path.name for path in self._slots.glob("*"))
+
+    @property
+    def _slots(self) -> Path:
+        return self.config.state_dir / "slots"

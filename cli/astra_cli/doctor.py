@@ -12,7 +12,6 @@ import platform
 import re
 import resource
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -27,7 +26,7 @@ import aiohttp
 import astra_agent
 from astra_agent import namespaces
 from astra_agent.errors import AstraError
-from astra_cli.dev import commands
+from astra_cli.dev import commands, ports
 from astra_cli.dev.plan import API_PORT
 
 Level = Literal["ok", "warning", "missing"]
@@ -210,14 +209,11 @@ def has_capability(status: str, number: int) -> bool:
 
 
 def port() -> Iterator[Finding]:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", API_PORT))
-            yield Finding("ok", "port", f"port {API_PORT} of 127.0.0.1 is free")
-        except OSError:
-            sentence = f"port {API_PORT} of 127.0.0.1 is in use, by a dev cluster or by something else"
-            yield Finding("warning", "port", sentence, "nothing: `astra dev` takes the next free one and says so")
+    if ports.is_free(API_PORT):
+        yield Finding("ok", "port", f"port {API_PORT} of 127.0.0.1 is free")
+    else:
+        sentence = f"port {API_PORT} of 127.0.0.1 is in use, by a dev cluster or by something else"
+        yield Finding("warning", "port", sentence, "nothing: `astra dev` takes the next free one and says so")
 
 
 def clock() -> Iterator[Finding]:

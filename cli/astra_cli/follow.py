@@ -21,7 +21,7 @@ from astra_cli.documents import Event, Job
 Json = dict[str, Any]
 
 PATIENCE_S = 600.0
-POLL_S = 0.25
+POLL_S = 0.1
 RETRY_S = 0.5
 DRAIN_S = 10.0
 """How long a log may take to end after its run has ended."""

@@ -83,3 +83,7 @@ def _usage(error: click.ClickException) -> str:
     message = error.format_message().strip().rstrip(".")
     path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "astra"
     return f"{message[:1].lower()}{message[1:]}; see `{path} --help`"
+
+
+if __name__ == "__main__":
+    main()

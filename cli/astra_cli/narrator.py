@@ -21,8 +21,8 @@ class Story:
     """Lines for events, for changes of phase that no event told, and for rank 0's output."""
 
     output: Output
-    last: str = ""
-    """The sentence that was told last: a phase with the same one is not told again."""
+    told: list[str] = field(default_factory=list)
+    """Sentences since the last change of phase: what an event has told, the phase need not tell again."""
     shown: tuple[str, str] = ("", "")
     live: Status | None = field(default=None)
 
@@ -43,23 +43,24 @@ class Story:
             self.live.update(Text(f"{status.phase}  {reason}", style=STYLES.get(status.phase, "")))
         if (status.phase, reason) == self.shown:
             return
-        known = status.phase == self.shown[0] and reason == self.last
+        changed = status.phase != self.shown[0]
         self.shown = (status.phase, reason)
         if self.output.as_json:
             self.output.record({"job": document})
-        elif not known:
-            self._tell(
-                Cell(f"{status.phase}:" if reason else f"{status.phase}.", STYLES.get(status.phase, "")), Cell(reason)
-            )
+            return
+        new = "" if any(reason in sentence for sentence in self.told) else reason
+        if new or (changed and status.phase not in self.told):
+            self._tell(Cell(f"{status.phase}: " if new else status.phase, STYLES.get(status.phase, "")), Cell(new))
+        self.told = [reason] if changed else [*self.told, reason]
 
     def event(self, event: Event, document: Json) -> None:
         if self.output.as_json:
             self.output.record({"event": document})
             return
-        sentence = render.clean(event.sentence)
-        if sentence != self.last:
+        sentence = render.told(event)
+        if sentence not in self.told[-1:]:
             self._tell(Cell(sentence, STYLES[event.level] or "dim"))
-        self.last = sentence
+        self.told.append(sentence)
 
     def log(self, line: str) -> None:
         if self.output.as_json:
@@ -74,7 +75,7 @@ class Story:
         self.output.note(sentence, "yellow")
 
     def _tell(self, *cells: Cell) -> None:
-        self.output.line(*(cell for cell in cells if cell.text))
+        self.output.line(*cells, between="")
         self.output.out.file.flush()
 
 

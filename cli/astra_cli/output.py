@@ -40,8 +40,8 @@ class Output:
         self.out.file.write(json.dumps(document, ensure_ascii=False) + "\n")
         self.out.file.flush()
 
-    def line(self, *cells: Cell) -> None:
-        self.out.print(_text(cells))
+    def line(self, *cells: Cell, between: str = "  ") -> None:
+        self.out.print(Text(between).join(Text(cell.text, style=cell.style) for cell in cells))
 
     def note(self, text: str, style: str = "dim") -> None:
         """For the person, not for the pipe."""
@@ -65,10 +65,6 @@ class Output:
         if page.table is not None:
             self.out.file.write("\n")
             self.table(page.table)
-
-
-def _text(cells: tuple[Cell, ...]) -> Text:
-    return Text("  ").join(Text(cell.text, style=cell.style) for cell in cells)
 
 
 def complain(message: str) -> None:

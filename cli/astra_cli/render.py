@@ -130,7 +130,14 @@ def ranks(document: Ranks) -> Page:
 
 def event(document: Event) -> tuple[Cell, Cell]:
     """When, and what."""
-    return Cell(stamp(document.at), "dim"), Cell(clean(document.sentence), STYLES[document.level])
+    return Cell(stamp(document.at), "dim"), Cell(told(document), STYLES[document.level])
+
+
+def told(document: Event) -> str:
+    """Its sentence, with the rank that it is about where the sentence names no worker."""
+    sentence = clean(document.sentence)
+    named = document.rank is None or f"-{document.rank}" in sentence
+    return sentence if named else f"rank {document.rank}: {sentence}"
 
 
 def machines(documents: Iterable[Machine]) -> Table:

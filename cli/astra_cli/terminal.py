@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
 import sys
 import termios
@@ -47,6 +46,14 @@ async def attach(socket: aiohttp.ClientWebSocketResponse, *, stdin: bool, raw: b
             finally:
                 for task in senders:
                     task.cancel()
+
+
+def size() -> tuple[int, int]:
+    """Columns and lines of the terminal that is standard input; 80 and 24 when it is none."""
+    try:
+        return os.get_terminal_size(sys.stdin.fileno())
+    except (OSError, ValueError):
+        return 80, 24
 
 
 async def _receive(socket: aiohttp.ClientWebSocketResponse) -> int:
@@ -107,7 +114,7 @@ async def _send_sizes(socket: aiohttp.ClientWebSocketResponse) -> None:
         while True:
             await changed.wait()
             changed.clear()
-            width, height = shutil.get_terminal_size()
+            width, height = size()
             with suppress(ConnectionError):
                 await socket.send_str(Resize(width=width, height=height).model_dump_json())
     finally:

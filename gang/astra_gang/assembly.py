@@ -54,6 +54,7 @@ def assemble(
         roster=roster,
         ledger=Ledger(loaded.runs, loaded.last_event),
         settings=Settings(term, config.disconnect_limit_s, config.lost_margin_s, config.runs_kept),
+        machines=doors,
     )
     limit_s = config.disconnect_limit_s
     links = Links(inbox=loop, roster=roster, token=agent, term=term, disconnect_limit_s=limit_s, machines=doors)

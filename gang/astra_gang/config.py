@@ -15,6 +15,7 @@ POLICY_FIELDS = tuple(f.name for f in fields(Policy) if f.name not in ("start", 
 """What `[policy]` may set: bounds and budgets. How a run starts and fails is in its spec."""
 
 _POLICY = Policy()
+_JUDGED_LATER_S = 45.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +42,11 @@ class Config:
     """Names that a spec may mount; where they lie is each agent's configuration."""
     agents: Mapping[str, Path] | None = None
     """The embedded engine's machines: name to path of the agent's unix socket."""
-    disconnect_limit_s: float = 60.0
-    """After this long without an answer an agent stops its workers. Shorter: a lost machine is replaced sooner."""
+    disconnect_limit_s: float = 300.0
+    """
+    After this long without an answer an agent stops its workers. Shorter: a lost machine is replaced sooner. Longer:
+    the coordinator itself may be away for so long, such as for a boot of its machine.
+    """
     lost_margin_s: float = 15.0
     """Beyond limit and grace time, until the workers of a silent machine count as stopped: SIGKILL, slow clocks."""
     runs_kept: int = 1000
@@ -82,7 +86,21 @@ def parse(table: Mapping[str, Any]) -> Config:
         config = replace(config, listen=(*(config.listen if "listen" in table else ()), *extra))
     if not config.listen:
         raise InvalidRequest("listen is empty: give at least one address, such as 127.0.0.1:7410", "listen")
-    return config
+    return replace(config, policy=_with_silence(config, given="silence_s" in table.get("policy", {})))
+
+
+def _with_silence(config: Config, given: bool) -> Policy:
+    """A machine that is cut off must be lost before its silence about a stop is judged."""
+    least = config.disconnect_limit_s + config.lost_margin_s
+    if not given:
+        return replace(config.policy, silence_s=least + _JUDGED_LATER_S)
+    if config.policy.silence_s <= least:
+        raise InvalidRequest(
+            f"policy.silence_s is {config.policy.silence_s:g}: it must be more than disconnect_limit_s and "
+            f"lost_margin_s together, {least:g}",
+            "policy.silence_s",
+        )
+    return config.policy
 
 
 def parse_address(text: object, field: str, netns: str = "") -> Address:

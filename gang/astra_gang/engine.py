@@ -1,7 +1,7 @@
 """
 The port between the coordinator and what holds machines and places slots.
 
-Adapters: `astra_gang.engines.embedded`, and Nomad's later. Words of an engine ("alloc", "evaluation", "node") stop in it.
+Adapters: `astra_gang.engines.embedded`, and Nomad's later. The words of an engine ("alloc", "node") stop in it.
 `tests/contract/test_engine.py` is the suite that every adapter passes.
 """
 

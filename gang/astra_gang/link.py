@@ -78,6 +78,10 @@ class Links:
         session = self._sessions.get(machine)
         return session is not None and session.send(wire.DirectiveMessage(directive=directive))
 
+    def connected(self) -> tuple[str, ...]:
+        """Names of the machines that have a link now."""
+        return tuple(sorted(self._sessions))
+
     def open_stream(self, machine: str, opened: wire.OpenStream) -> None:
         """
         Raises:
@@ -121,7 +125,7 @@ class Links:
 
     async def _serve(self, socket: web.WebSocketResponse, hello: wire.Hello, peer: str | None) -> None:
         name = hello.facts.name
-        if (older := self._sessions.get(name)) is not None:
+        while (older := self._sessions.pop(name, None)) is not None:
             _log.warning("link_replaced machine=%s peer=%s", name, peer)
             await older.end("another link of this machine took its place")
         session = _Session(socket, hello, self._inbox, self._roster, self._welcome)

@@ -11,20 +11,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from astra_agent.errors import AstraError, DeadlineExceeded, Unavailable
 from astra_agent.wire import Hello, SlotStatus
 from astra_gang.clock import Clock
-from astra_gang.core import ClusterChanged, Event, MachineLost, Phase, SlotGone, StopAsked, Tick, deadline
+from astra_gang.core import Event, SlotGone, StopAsked
 from astra_gang.engine import Engine
 from astra_gang.ledger import Draft, Ledger
 from astra_gang.performer import Agents, Performer
 from astra_gang.planner import Planner
 from astra_gang.roster import Roster
-from astra_gang.sightings import is_on, lost_at, missing, missing_due, slot_seen, slots_of
+from astra_gang.sightings import is_on, slot_seen, watched
 from astra_gang.store import Batch, RunRecord, Store
+from astra_gang.watch import Watch
 
 _log = logging.getLogger(__name__)
 
@@ -32,8 +33,6 @@ INBOX_MAX = 4096
 """Entries that wait for a turn; who brings more waits."""
 CLIENT_WAIT_S = 20.0
 """How long a caller waits for its request to be recorded."""
-_TICK_AGAIN_S = 1.0
-"""A deadline that has passed without moving its run is looked at this much later."""
 _READING_EVERY_S = 30.0
 """The clock is recorded at least this often: what an idle cluster loses of it over a boot."""
 _WRITE_AGAIN_S = 1.0
@@ -63,10 +62,23 @@ class _Entry:
 
 
 class Loop:
-    """Takes reports from the links, requests from the API, and time. `run` must be running for anything to happen."""
+    """
+    Takes reports from the links, requests from the API, and time. `run` must be running for anything to happen.
+
+    Args:
+        machines: Names of those that are expected to be there.
+    """
 
     def __init__(
-        self, *, clock: Clock, store: Store, engine: Engine, roster: Roster, ledger: Ledger, settings: Settings
+        self,
+        *,
+        clock: Clock,
+        store: Store,
+        engine: Engine,
+        roster: Roster,
+        ledger: Ledger,
+        settings: Settings,
+        machines: Collection[str] = (),
     ) -> None:
         self.ledger = ledger
         self.trouble: str | None = None
@@ -81,8 +93,12 @@ class Loop:
         self._woken = asyncio.Event()
         self._changed = asyncio.Event()
         self._cluster_changed = False
-        self._tick_after: dict[str, float] = {}
+        self._watch = Watch(roster, settings.disconnect_limit_s, settings.lost_margin_s)
         self._read_at = clock.now()
+        self._performer = Performer(clock=clock, engine=engine, roster=roster, post=self.post, term=settings.term)
+        self._planner = Planner(
+            clock=clock, engine=engine, roster=roster, ledger=ledger, post_all=self.post_all, expected=machines
+        )
         roster.changes.append(self._on_cluster_change)
 
     # What others bring -----------------------------------------------------------------------------------------------
@@ -127,7 +143,7 @@ class Loop:
 
         def apply(draft: Draft) -> None:
             for run in draft.live():
-                if any(held.id == slot for held in slots_of(run.state)):
+                if any(held.id == slot for held in watched(run.state)):
                     draft.feed(run.state.uid, SlotGone(slot))
 
         await self._record(apply)
@@ -158,19 +174,9 @@ class Loop:
 
     async def run(self, agents: Agents) -> None:
         """Until cancelled. Starts with what is outstanding: there is no other recovery."""
-        self._performer = Performer(
-            clock=self._clock,
-            engine=self._engine,
-            roster=self._roster,
-            agents=agents,
-            post=self.post,
-            term=self._settings.term,
-        )
-        self._planner = Planner(engine=self._engine, ledger=self.ledger, post_all=self.post_all)
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._performer.run())
+            group.create_task(self._performer.run(agents))
             group.create_task(self._planner.run())
-            await asyncio.sleep(0)  # both have begun
             await self._give_back_strays()
             self._act(self.ledger.live())
             while True:
@@ -201,7 +207,7 @@ class Loop:
         while True:
             draft = Draft(self.ledger, self._clock, self._settings.runs_kept)
             entries = _apply(entries, draft)
-            self._let_time_pass(draft, cluster_changed)
+            self._watch.pass_time(draft, cluster_changed)
             batch = draft.batch() or self._only_the_clock()
             if batch is None:
                 break
@@ -210,6 +216,7 @@ class Loop:
             except Unavailable as error:
                 entries = self._refuse_clients(entries, error)
                 await asyncio.sleep(_WRITE_AGAIN_S)
+                entries += self._take()
                 continue
             self._accept(batch)
             break
@@ -225,11 +232,11 @@ class Loop:
         self._read_at = batch.reading.seconds
         self.ledger.accept(batch)
         for event in batch.events:
-            run = self.ledger.get(event.uid)
+            about = self.ledger.get(event.uid)
             _log.log(
                 _LEVELS.get(event.level, logging.INFO),
                 "run=%s uid=%s rank=%s attempt=%s sentence=%r",
-                run.state.name if run else "-", event.uid, event.rank, event.attempt, event.sentence,
+                about.state.name if about else "-", event.uid, event.rank, event.attempt, event.sentence,
             )  # fmt: skip
         self._changed.set()
         self._changed = asyncio.Event()
@@ -256,7 +263,7 @@ class Loop:
 
     async def _give_back_strays(self) -> None:
         """Slots that the engine holds for runs that do not have them: of a state directory that was put back, say."""
-        known = {slot.id for run in self.ledger.live() for slot in (*slots_of(run.state), *run.state.leaving)}
+        known = {slot.id for run in self.ledger.live() for slot in watched(run.state)}
         for held in await self._engine.held():
             if held.slot not in known and not held.leaving:
                 _log.warning("stray slot=%s machine=%s", held.slot, held.machine)
@@ -267,47 +274,9 @@ class Loop:
 
     # Time ------------------------------------------------------------------------------------------------------------
 
-    def _let_time_pass(self, draft: Draft, cluster_changed: bool) -> None:
-        for run in draft.live():
-            uid, state = run.state.uid, run.state
-            for event in self._machine_events(run, draft.now):
-                draft.feed(uid, event)
-            if cluster_changed and state.phase is Phase.PENDING:
-                draft.feed(uid, ClusterChanged())
-            due = deadline(state)
-            if due is not None and draft.now >= max(due, self._tick_after.get(uid, due)):
-                draft.feed(uid, Tick())
-                self._tick_after[uid] = draft.now + _TICK_AGAIN_S
-
-    def _machine_events(self, run: RunRecord, now: float) -> list[Event]:
-        events: list[Event] = []
-        for machine in sorted({slot.machine for slot in slots_of(run.state)}):
-            seen = self._roster.get(machine)
-            if seen is not None and seen.connected:
-                events += [SlotGone(slot) for slot in missing(run.state, machine, seen.slots, now)]
-            elif now >= self._lost_at(run, machine):
-                events.append(MachineLost(machine))
-        return events
-
     def _next_due(self) -> float:
-        dues = [self._read_at + _READING_EVERY_S]
-        if (again := self._performer.next_due()) is not None:
-            dues.append(again)
-        for run in self.ledger.live():
-            if (due := deadline(run.state)) is not None:
-                dues.append(max(due, self._tick_after.get(run.state.uid, due)))
-            for machine in {slot.machine for slot in slots_of(run.state)}:
-                seen = self._roster.get(machine)
-                if seen is None or not seen.connected:
-                    dues.append(self._lost_at(run, machine))
-                elif (missed := missing_due(run.state, machine, seen.slots)) is not None:
-                    dues.append(missed)
-        return min(dues)
-
-    def _lost_at(self, run: RunRecord, machine: str) -> float:
-        limits = self._settings
-        heard_at = self._roster.heard_at(machine)
-        return lost_at(run.state, heard_at, limits.disconnect_limit_s, limits.lost_margin_s)
+        dues = (self._performer.next_due(), self._watch.next_due(self.ledger), self._read_at + _READING_EVERY_S)
+        return min(due for due in dues if due is not None)
 
     def _only_the_clock(self) -> Batch | None:
         reading = self._clock.reading()

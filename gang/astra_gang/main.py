@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from astra_gang.listening import listening_socket
 from astra_gang.sqlite_store import open_store
 from astra_gang.tokens import read_token
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("astra_gang.main")  # also when it is run as a script
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -94,12 +95,14 @@ def _where(config: Config) -> str:
 
 
 def _start_logging(debug: bool) -> None:
-    """Standard error, one line an event; whoever started us adds the time."""
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.DEBUG if debug else logging.INFO,
-        format="level=%(levelname)s part=%(name)s %(message)s",
+    """Standard error, one line for an event, times in UTC."""
+    formatter = logging.Formatter(
+        "time=%(asctime)s.%(msecs)03dZ level=%(levelname)s part=%(name)s %(message)s", "%Y-%m-%dT%H:%M:%S"
     )
+    formatter.converter = time.gmtime
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter)
+    logging.basicConfig(handlers=[handler], level=logging.DEBUG if debug else logging.INFO)
     for chatty in ("asyncio", "aiohttp.access"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
 

@@ -67,23 +67,24 @@ class Performer:
         term: Of this coordinator; every directive carries it.
     """
 
-    def __init__(self, *, clock: Clock, engine: Engine, roster: Roster, agents: Agents, post: Post, term: int) -> None:
+    def __init__(self, *, clock: Clock, engine: Engine, roster: Roster, post: Post, term: int) -> None:
         self._clock = clock
         self._roster = roster
         self._engine = engine
-        self._agents = agents
         self._post = post
         self._term = term
         self._tried: dict[str, dict[Hashable, _Tried]] = {}
         self._lanes: dict[str, deque[tuple[RunRecord, Reserve | GiveBack]]] = {}
         self._in_flight: set[tuple[str, Hashable]] = set()
-        self._group: asyncio.TaskGroup | None = None
+        self._lanes_to_open: asyncio.Queue[str] = asyncio.Queue()
+        self._agents: Agents | None = None
 
-    async def run(self) -> None:
-        """Own the requests to the engine until cancelled."""
+    async def run(self, agents: Agents) -> None:
+        """Own the requests to the engine until cancelled. Before it runs no machine is connected."""
+        self._agents = agents
         async with asyncio.TaskGroup() as group:
-            self._group = group
-            await asyncio.Event().wait()
+            while True:
+                group.create_task(self._work(await self._lanes_to_open.get()))
 
     def look(self, run: RunRecord) -> None:
         """Do what this run wants and what has not been tried, or not for long enough."""
@@ -121,7 +122,7 @@ class Performer:
             case Reserve() | GiveBack():
                 self._queue(run, key, decision)
             case Arm():
-                self._send(run.state, decision.machine, self._arm(run, decision))
+                self._arm(run, decision)
             case Start(slot=slot, attempt=attempt):
                 self._send(run.state, decision.machine, wire.Start(slot=slot, term=self._term, attempt=attempt))
             case Stop(slot=slot, attempt=attempt, grace_s=grace_s):
@@ -130,7 +131,16 @@ class Performer:
             case _:
                 pass  # Place is the planner's; sentences are events already
 
-    def _arm(self, run: RunRecord, decision: Arm) -> wire.Arm:
+    def _arm(self, run: RunRecord, decision: Arm) -> None:
+        """An agent that calls the leader's slot ready without an address holds up its run, until `arm_timeout_s`."""
+        try:
+            directive = self._arm_directive(run, decision)
+        except ValueError as error:
+            _log.error("not_armed run=%s slot=%s reason=%r", run.state.name, decision.slot, str(error))
+            return
+        self._send(run.state, decision.machine, directive)
+
+    def _arm_directive(self, run: RunRecord, decision: Arm) -> wire.Arm:
         machines = (worker.slot.machine for worker in run.state.workers if worker.slot is not None)
         facts = {name: seen.facts for name in machines if (seen := self._roster.get(name)) is not None}
         return wire.Arm(
@@ -142,7 +152,7 @@ class Performer:
         )
 
     def _send(self, state: RunState, machine: str, directive: wire.Arm | wire.Start | wire.Stop) -> None:
-        sent = self._agents.send(machine, directive)
+        sent = self._agents is not None and self._agents.send(machine, directive)
         _log.info(
             "directive run=%s kind=%s machine=%s slot=%s attempt=%d sent=%s",
             state.name, directive.kind, machine, directive.slot, directive.attempt, sent,
@@ -152,14 +162,14 @@ class Performer:
 
     def _queue(self, run: RunRecord, key: Hashable, decision: Reserve | GiveBack) -> None:
         uid = run.state.uid
-        if (uid, key) in self._in_flight or self._group is None:
+        if (uid, key) in self._in_flight:
             return
         self._in_flight.add((uid, key))
         if uid in self._lanes:
             self._lanes[uid].append((run, decision))
         else:
             self._lanes[uid] = deque([(run, decision)])
-            self._group.create_task(self._work(uid))
+            self._lanes_to_open.put_nowait(uid)
 
     async def _work(self, uid: str) -> None:
         """One run's requests in order; only slots that are given back next to each other go together."""

@@ -41,12 +41,16 @@ def workers(spec: Spec, count: int) -> tuple[Worker, ...]:
 
 
 def answer(asked: Place, run: RunState, spec: Spec, machines: Sequence[Machine]) -> Placed | NotPlaced:
-    """What the core hears on its `Place`: a whole gang when nothing is kept, else machines in the rest's domain."""
-    request = _request(spec, (_shape(run, spec),))
+    """
+    What the core hears on its `Place`: a whole gang in any shape that the spec allows when nothing is kept, else
+    machines in the rest's domain.
+    """
     if asked.keep:
+        request = _request(spec, (_shape(run, spec),))
         within = Within(tier=_tier(run.tier), domain=run.domain)
         found = replace(request, machines, ranks=asked.ranks, keep=asked.keep, within=within, avoid=asked.avoid)
     else:
+        request = _request(spec, tuple(shapes.shapes(spec.resources, machines_max=spec.machines_max)))
         found = place(request, machines, avoid=asked.avoid)
     if isinstance(found, NotPlaceable):
         return NotPlaced(reservation=asked.reservation, reason=found.reason + _spread(spec, machines))

@@ -10,19 +10,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 from astra_agent.errors import Unavailable
 from astra_gang import plan, shape
+from astra_gang.clock import Clock
 from astra_gang.core import Assignment, Event, Place, Placed, RunState, outstanding
 from astra_gang.engine import Engine, Machine
 from astra_gang.ledger import Ledger
+from astra_gang.roster import Roster
 from astra_gang.sightings import slots_of
 from astra_gang.store import RunRecord
 
 _log = logging.getLogger(__name__)
 
+SETTLE_S = 5.0
+"""After a start. Agents try again every 2 s at the latest."""
 _SNAPSHOT_S = 15.0
 _AGAIN_S = 2.0
 """After an engine that did not answer."""
@@ -30,17 +34,28 @@ _AGAIN_S = 2.0
 
 class Planner:
     """
+    Begins once the expected machines have come, or have had `SETTLE_S` for it: what is decided on half a cluster is
+    placed worse than it need be, or told to its user as impossible.
+
     Args:
         post_all: Feeds the answers of a round to the loop; returns once they are recorded: the next round sees them.
+        expected: Names of machines.
     """
 
     def __init__(
         self,
         *,
+        clock: Clock,
         engine: Engine,
+        roster: Roster,
         ledger: Ledger,
         post_all: Callable[[Iterable[tuple[str, Event]]], Awaitable[None]],
+        expected: Collection[str],
     ) -> None:
+        self._clock = clock
+        self._roster = roster
+        self._expected = expected
+        self._settled_at = clock.now() + SETTLE_S
         self._engine = engine
         self._ledger = ledger
         self._post_all = post_all
@@ -52,6 +67,7 @@ class Planner:
 
     async def run(self) -> None:
         """One round after the other, until cancelled."""
+        await self._settle()
         while True:
             await self._woken.wait()
             self._woken.clear()
@@ -67,20 +83,35 @@ class Planner:
             if found:
                 await self._post_all(found)
 
+    async def _settle(self) -> None:
+        came = asyncio.Event()
+        self._roster.changes.append(came.set)
+        enough = asyncio.ensure_future(self._clock.sleep_until(self._settled_at))
+        try:
+            while not enough.done() and not all(map(self._roster.is_connected, self._expected)):
+                more = asyncio.ensure_future(came.wait())
+                await asyncio.wait((enough, more), return_when=asyncio.FIRST_COMPLETED)
+                more.cancel()
+                came.clear()
+        finally:
+            enough.cancel()
+            self._roster.changes.remove(came.set)
+
 
 def answers(runs: Iterable[RunRecord], machines: Sequence[Machine]) -> list[tuple[str, Event]]:
     """Answer every `Place` that is outstanding, by uid. *runs*: all that have not ended."""
     room = {machine.facts.name: machine for machine in machines}
     taken = list(runs)
     for run in taken:
-        _take(room, run, _not_held_yet(run.state, machines))
+        _take(room, run, _not_held_yet(run.state, machines), len(run.state.workers))
     found: list[tuple[str, Event]] = []
     for run in sorted(taken, key=lambda r: (-(r.spec.document.spec.priority or 0), r.state.submitted_at)):
         for decision in outstanding(run.state):
             if isinstance(decision, Place):
                 answer = plan.answer(decision, run.state, run.spec, tuple(room.values()))
                 if isinstance(answer, Placed):
-                    _take(room, run, answer.assignments)
+                    count = len(run.state.workers) if decision.keep else len(answer.assignments)
+                    _take(room, run, answer.assignments, count)
                 found.append((run.state.uid, answer))
     return found
 
@@ -91,8 +122,9 @@ def _not_held_yet(state: RunState, machines: Sequence[Machine]) -> tuple[Assignm
     return tuple(Assignment(0, slot.machine, slot.gpus) for slot in slots_of(state) if slot.id not in shown)
 
 
-def _take(room: dict[str, Machine], run: RunRecord, assignments: Iterable[Assignment]) -> None:
-    share = shape.of(run.spec.resources, len(run.state.workers))
+def _take(room: dict[str, Machine], run: RunRecord, assignments: Iterable[Assignment], workers: int) -> None:
+    """*workers*: of the run in the shape that it was placed in."""
+    share = shape.of(run.spec.resources, workers)
     for assignment in assignments:
         machine = room.get(assignment.machine)
         if machine is not None:

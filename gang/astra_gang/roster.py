@@ -28,7 +28,7 @@ class MachineSeen:
 
 class Roster:
     """
-    Written by the links, read by everybody.
+    Written by the links, and by an engine that has seen a slot vanish; read by everybody.
 
     Subscribers are called at once and must not wait: `arrivals` with the machine's name after its hello, `changes` when
     a machine came, its facts changed, or the engine has freed resources.

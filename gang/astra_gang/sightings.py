@@ -49,8 +49,14 @@ def slots_of(state: RunState) -> Iterator[Slot]:
             yield worker.slot
 
 
+def watched(state: RunState) -> Iterator[Slot]:
+    """The slots whose machines matter to this run: those that it holds, and those let go in which something may run."""
+    yield from slots_of(state)
+    yield from (slot for slot in state.leaving if not slot.lost)
+
+
 def is_on(state: RunState, machine: str) -> bool:
-    return any(slot.machine == machine for slot in slots_of(state))
+    return any(slot.machine == machine for slot in watched(state))
 
 
 def missing(state: RunState, machine: str, known: Collection[str], now: float) -> list[str]:
@@ -63,7 +69,7 @@ def missing(state: RunState, machine: str, known: Collection[str], now: float) -
     being_put = {assignment.slot for assignment in state.assignments}
     return [
         slot.id
-        for slot in slots_of(state)
+        for slot in watched(state)
         if slot.machine == machine
         and slot.id not in known
         and slot.id not in being_put

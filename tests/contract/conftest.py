@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from astra_agent import init
+from astra_agent.containerd import proc
 from astra_agent.containerd.client import Client
 from astra_agent.containerd.containers import ContainerdContainers
 from astra_agent.containerd.private import PrivateContainerd
@@ -102,6 +103,10 @@ class ContainerdBench(RuntimeBench):
             runc_root=self.containerd.runc_root,
         )
 
+    def processes(self, container: str) -> list[int]:
+        """What is in the container's cgroup, as the machine sees it."""
+        return proc.Cgroups.of_this_machine().processes(f"{CGROUP_PARENT}/{container}")
+
     async def go_down(self) -> None:
         self.containerd.kill()
 
@@ -114,6 +119,7 @@ def private_containerd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pri
     containerd = PrivateContainerd(tmp_path_factory.mktemp("containerd"))
     yield containerd
     asyncio.run(containerd.clean())
+    proc.Cgroups.of_this_machine().remove(CGROUP_PARENT)
 
 
 @pytest.fixture(scope="session")

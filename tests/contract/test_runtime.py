@@ -67,6 +67,7 @@ async def test_a_program_starts_once_however_often_it_is_started(runtime: Runtim
     await runtime.containers.kill("s-a0")
     await ended(runtime, "s-a0")
     await runtime.containers.start("s-a0")
+    await until(lambda: "hello" in runtime.log("s-a0"))
     assert runtime.log("s-a0").count("hello") == 1
     assert (await runtime.containers.status("s-a0")).state == "stopped"
 
@@ -89,7 +90,7 @@ async def test_output_is_appended_to_the_log(runtime: RuntimeBench) -> None:
     (runtime.folder / "logs" / "s-a0").write_text("before\n")
     await runtime.run("s-a0", "echo hello")
     await ended(runtime, "s-a0")
-    assert runtime.log("s-a0") == "before\nhello\n"
+    await until(lambda: runtime.log("s-a0") == "before\nhello\n")
 
 
 # Stopping ----------------------------------------------------------------------------------------------------------
@@ -218,7 +219,7 @@ async def test_one_that_was_created_before_its_runtime_went_away_can_be_started(
     await runtime.come_back()
     await runtime.containers.start("s-a0")
     assert await ended(runtime, "s-a0") == ExitStatus(3)
-    assert runtime.log("s-a0") == "hello\n"
+    await until(lambda: runtime.log("s-a0") == "hello\n")
 
 
 # Exec --------------------------------------------------------------------------------------------------------------

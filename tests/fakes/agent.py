@@ -45,8 +45,11 @@ class FakeAgent(FakeAgentSocket):
         slow: New slots stay `preparing` until `ready` is called.
         stubborn: Attempts do not end when they are told to stop.
         welcomes: Terms of the coordinators that have welcomed it.
+        leased: Leases that were answered.
         unacknowledged: Reports by sequence number.
         logs: Output by (slot, attempt).
+        break_off: Logs end without being closed.
+        log_sent: Bytes of logs that went out.
     """
 
     def __init__(self, name: str, folder: Path, token: str, gpus: int = 8) -> None:
@@ -59,8 +62,11 @@ class FakeAgent(FakeAgentSocket):
         self.slow = False
         self.stubborn = False
         self.welcomes: list[int] = []
+        self.leased: list[int] = []
         self.unacknowledged: dict[int, wire.SlotStatus] = {}
         self.logs: dict[tuple[str, int], bytes] = {}
+        self.break_off = False
+        self.log_sent = 0
         self.boot = "boot-1"
         self._token = token
         self._seq = 0
@@ -106,10 +112,12 @@ class FakeAgent(FakeAgentSocket):
                 match _TO_AGENT.validate_json(message.data):
                     case wire.Welcome(term=term):
                         self.welcomes.append(term)
+                    case wire.LeaseAck(n=n):
+                        self.leased.append(n)
                     case wire.ReportAck(seq=seq):
                         self.unacknowledged.pop(seq, None)
                     case wire.DirectiveMessage(directive=directive):
-                        await self._obey(directive)
+                        await self.obey(directive)
                     case wire.OpenStream() as opened:
                         task = asyncio.ensure_future(self._stream(session, url, opened))
                         self._streams.add(task)
@@ -122,8 +130,11 @@ class FakeAgent(FakeAgentSocket):
             with suppress(ConnectionError):
                 await socket.send_str(message.model_dump_json())
 
+    async def say(self, message: wire.Wire) -> None:
+        await self._send(self._socket, message)
+
     async def lease(self, n: int) -> None:
-        await self._send(self._socket, wire.Lease(n=n))
+        await self.say(wire.Lease(n=n))
 
     # Slots -----------------------------------------------------------------------------------------------------------
 
@@ -137,19 +148,19 @@ class FakeAgent(FakeAgentSocket):
 
     async def ready(self, slot: str) -> None:
         self.held[slot].phase = "ready"
-        await self._report(slot)
+        await self.report(slot)
 
     async def fail(self, slot: str, detail: str, fault: wire.Fault) -> None:
         held = self.held[slot]
         held.phase, held.detail, held.fault = "failed", detail, fault
-        await self._report(slot)
+        await self.report(slot)
 
     async def exit(self, slot: str, code: int, attempt: int | None = None) -> None:
         """The program of the newest, or of this, attempt ends."""
         held = self.held[slot]
         number = max(held.attempts) if attempt is None else attempt
         held.attempts[number] = wire.AttemptStatus(attempt=number, state="exited", code=code)
-        await self._report(slot)
+        await self.report(slot)
 
     def status(self, slot: str) -> wire.SlotStatus:
         held = self.held[slot]
@@ -178,7 +189,13 @@ class FakeAgent(FakeAgentSocket):
         """(slot, attempt) of every program that runs."""
         return [(s, a.attempt) for s, h in self.held.items() for a in h.attempts.values() if a.state == "running"]
 
-    async def _obey(self, directive: wire.Directive) -> None:
+    async def say_again(self, status: wire.SlotStatus) -> None:
+        """A report that was on its way for long."""
+        self._seq += 1
+        self.unacknowledged[self._seq] = status
+        await self._send(self._socket, wire.Report(seq=self._seq, status=status))
+
+    async def obey(self, directive: wire.Directive) -> None:
         held = self.held.get(directive.slot)
         if held is None:
             await self._send(self._socket, wire.SlotGone(slot=directive.slot))
@@ -203,25 +220,26 @@ class FakeAgent(FakeAgentSocket):
                         self._move(held, number, "exited", code=143)
             case _:
                 return
-        await self._report(directive.slot)
+        await self.report(directive.slot)
 
     def _move(self, held: FakeSlot, attempt: int, state: wire.AttemptState, **more: Any) -> None:
         held.attempts[attempt] = wire.AttemptStatus(attempt=attempt, state=state, **more)
 
     def _report_soon(self, slot: str) -> None:
-        task = asyncio.ensure_future(self._report(slot))
+        task = asyncio.ensure_future(self.report(slot))
         self._streams.add(task)
         task.add_done_callback(self._streams.discard)
 
-    async def _report(self, slot: str) -> None:
+    async def report(self, slot: str) -> None:
         if slot not in self.held:
             return
         self.held[slot].rev += 1
-        self._seq += 1
-        self.unacknowledged[self._seq] = self.status(slot)
-        await self._send(self._socket, wire.Report(seq=self._seq, status=self.status(slot)))
+        await self.say_again(self.status(slot))
 
     # Streams ---------------------------------------------------------------------------------------------------------
+
+    def streams_open(self) -> int:
+        return len(self._streams)
 
     async def _stream(self, session: aiohttp.ClientSession, url: str, opened: wire.OpenStream) -> None:
         async with session.ws_connect(f"{url}/v1/agents/streams/{opened.stream}") as socket:
@@ -237,7 +255,8 @@ class FakeAgent(FakeAgentSocket):
             return
         for place in range(0, len(log), 65536):
             await socket.send_bytes(log[place : place + 65536])
-        await socket.close()
+            self.log_sent = min(place + 65536, len(log))
+        await socket.close(code=1001 if self.break_off else 1000)
 
     async def _echo(self, socket: aiohttp.ClientWebSocketResponse, request: wire.ExecRequest) -> None:
         """Say the command, then everything that comes on standard input, until its end."""

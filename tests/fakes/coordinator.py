@@ -1,185 +1,173 @@
 """
-A whole coordinator in the test's process: real HTTP on loopback, a clock that the test turns, records in memory.
-
-It can be killed, also at an exact commit, and made again on the same records and the same port.
+A coordinator of a page: a real HTTP server on loopback that speaks the agent's link. A test says what it answers, and
+when it does not.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
-from contextlib import suppress
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
-import aiohttp
+from aiohttp import WSMsgType, web
+from pydantic import TypeAdapter
 
-from astra_gang.assembly import Parts, assemble, serving
-from astra_gang.config import Config
-from astra_gang.core import Policy
-from astra_gang.tokens import Token
-from tests.fakes.agent import FakeAgent
-from tests.fakes.clock import FakeClock
-from tests.fakes.eventually import until
-from tests.fakes.store import MemoryStore
+from astra_agent import namespaces
+from astra_agent.wire import (
+    Directive,
+    DirectiveMessage,
+    ExecRequest,
+    Hello,
+    Lease,
+    LeaseAck,
+    LogsRequest,
+    OpenStream,
+    Report,
+    ReportAck,
+    SlotStatus,
+    ToAgent,
+    ToCoordinator,
+    Welcome,
+)
 
-OPERATOR, AGENT = "operator-of-the-test", "agents-of-the-test"
+TOKEN = "a-token"
+_MESSAGE: TypeAdapter[ToCoordinator] = TypeAdapter(ToCoordinator)
+Message = TypeVar("Message")
 
 
-class Killed(Exception):  # noqa: N818  # it is no error: the test did it
-    """The coordinator's process has ended at this commit."""
-
-
-class FakeCluster:
+class FakeCoordinator:
     """
     Attributes:
-        agents: By machine, with links to whatever coordinator is there.
-        parts: Of the coordinator that runs now.
+        hellos, messages: Everything that was said, in order.
+        slots: The newest status of each slot.
+        acknowledges, answers_leases: Whether it does.
     """
 
-    def __init__(self, folder: Path, machines: int = 4, gpus: int = 8, **settings: Any) -> None:
-        self.clock = FakeClock()
-        self.store = MemoryStore()
-        self.agents = {f"m{i}": FakeAgent(f"m{i}", folder, AGENT, gpus) for i in range(1, machines + 1)}
-        self.config = Config(
-            state_dir=folder,
-            operator_token_file=folder / "unused",
-            agent_token_file=folder / "unused",
-            drives=("datasets", "checkpoints"),
-            agents={name: agent.path for name, agent in self.agents.items()},
-            **{"disconnect_limit_s": 60.0, "policy": Policy(), **settings},
-        )
-        self.parts: Parts
-        self.url = ""
+    def __init__(
+        self, *, term: int = 1, disconnect_limit_s: float = 60.0, address: str = "127.0.0.1", netns: Path | None = None
+    ) -> None:
+        self.term = term
+        self.disconnect_limit_s = disconnect_limit_s
+        self.hellos: list[Hello] = []
+        self.messages: list[ToCoordinator] = []
+        self.slots: dict[str, SlotStatus] = {}
+        self.acknowledges = True
+        self.answers_leases = True
+        self._address = address
+        self._netns = netns
         self._port = 0
-        self._task: asyncio.Task[None] | None = None
-        self._session: aiohttp.ClientSession | None = None
-
-    async def __aenter__(self) -> FakeCluster:
-        self._session = aiohttp.ClientSession(headers={"Authorization": f"Bearer {OPERATOR}"})
-        await self.start()
-        for agent in self.agents.values():
-            await agent.start()
-            agent.connect(self.url)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        for agent in self.agents.values():
-            await agent.stop()
-        await self.kill()
-        if self._session is not None:
-            await self._session.close()
-
-    async def start(self) -> None:
-        listening = socket.socket()
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(("127.0.0.1", self._port))
-        listening.setblocking(False)
-        self._port = listening.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self._port}"
-        started = asyncio.Event()
-        self._task = asyncio.ensure_future(self._run(listening, started))
-        await started.wait()
-
-    async def _run(self, listening: socket.socket, started: asyncio.Event) -> None:
-        with listening, suppress(Killed):
-            try:
-                term = await self.store.begin_term()
-                self.parts = assemble(
-                    self.config,
-                    clock=self.clock,
-                    store=self.store,
-                    loaded=await self.store.load(),
-                    term=term,
-                    operator=Token("operator", OPERATOR),
-                    agent=Token("agent", AGENT),
-                )
-                async with serving(self.parts, [listening]):
-                    started.set()
-                    await asyncio.Event().wait()
-            except* Killed:
-                pass
-
-    async def kill(self) -> None:
-        """What it had in memory is gone. Idempotent."""
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
-
-    async def restart(self) -> None:
-        await self.kill()
-        await self.start()
-
-    def is_dead(self) -> bool:
-        return self._task is None or self._task.done()
-
-    def kill_at_commit(self, number: int) -> None:
-        """End it right after the store has taken its *number*-th commit from now, before anybody hears of it."""
-        last = self.store.commits + number
-
-        def check(commits: int) -> None:
-            if commits >= last:
-                self.store.after_commit = lambda _: None
-                raise Killed
-
-        self.store.after_commit = check
-
-    # As a user -------------------------------------------------------------------------------------------------------
-
-    async def request(self, method: str, path: str, **more: Any) -> tuple[int, Any]:
-        """Status and JSON of an answer; *path* below the workspace `default` unless it starts with `/`."""
-        assert self._session is not None
-        url = self.url + (path if path.startswith("/") else f"/v1/workspaces/default/{path}")
-        async with self._session.request(method, url, **more) as answer:
-            return answer.status, await answer.json()
+        self._runner: web.AppRunner | None = None
+        self._link: web.WebSocketResponse | None = None
+        self._streams: dict[str, asyncio.Future[web.WebSocketResponse]] = {}
+        self._stream_ends: dict[str, asyncio.Event] = {}
 
     @property
-    def session(self) -> aiohttp.ClientSession:
-        assert self._session is not None
-        return self._session
+    def url(self) -> str:
+        return f"http://{self._address}:{self._port}"
 
-    async def job(self, name: str = "llama") -> Any:
-        status, document = await self.request("GET", f"jobs/{name}")
-        assert status == 200, document
-        return document["status"]
+    async def start(self) -> None:
+        application = web.Application()
+        application.add_routes(
+            [web.get("/v1/agents/link", self._serve_link), web.get("/v1/agents/streams/{stream}", self._serve_stream)]
+        )
+        self._runner = web.AppRunner(application, shutdown_timeout=0.1)
+        await self._runner.setup()
+        listener = namespaces.inside(self._netns, self._listen)
+        self._port = listener.getsockname()[1]
+        await web.SockSite(self._runner, listener).start()
 
-    async def sentences(self, name: str = "llama") -> list[str]:
-        _, document = await self.request("GET", f"jobs/{name}/events")
-        return [item["sentence"] for item in document["items"]]
+    def _listen(self) -> socket.socket:
+        """The port of the first start stays the same."""
+        listener = socket.socket()
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((self._address, self._port))
+        return listener
 
-    def phase(self, name: str = "llama") -> str:
-        """Of the newest run of this name, as the coordinator has recorded it."""
-        found = [run.state for run in self.parts.loop.ledger.all() if run.state.name == name]
-        return str(found[-1].outcome or found[-1].phase) if found else "none"
+    async def stop(self) -> None:
+        """It is gone; nothing is said any more, and every connection ends."""
+        for end in self._stream_ends.values():
+            end.set()
+        if self._link is not None:
+            await self._link.close()
+        if self._runner is not None:
+            await self._runner.cleanup()
 
-    async def until_phase(self, phase: str, name: str = "llama") -> None:
-        await until(lambda: self.phase(name) == phase, f"{name} {phase}")
+    async def drop_link(self) -> None:
+        if self._link is not None:
+            await self._link.close()
 
-    async def connected(self, *machines: str) -> None:
-        """Wait until these machines, or all, have links."""
-        names = machines or tuple(self.agents)
+    @property
+    def connected(self) -> bool:
+        return self._link is not None and not self._link.closed
 
-        async def there() -> bool:
-            found = {m.facts.name for m in await self.parts.engine.machines() if m.connected}
-            return set(names) <= found
+    async def tell(self, directive: Directive) -> None:
+        await self.send(DirectiveMessage(directive=directive))
 
-        async with asyncio.timeout(20):
-            while not await there():  # noqa: ASYNC110  # what is waited for makes no event
-                await asyncio.sleep(0.005)
+    async def send(self, message: ToAgent) -> None:
+        assert self._link is not None
+        await self._link.send_str(message.model_dump_json())
 
-    def slot(self, worker: str) -> tuple[FakeAgent, str]:
-        """The agent and the slot that a worker is in now."""
-        for agent in self.agents.values():
-            for slot, held in agent.held.items():
-                if held.request.worker == worker:
-                    return agent, slot
-        raise AssertionError(f"no agent has a slot of {worker}")
+    def said(self, kind: type[Message]) -> list[Message]:
+        return [message for message in self.messages if isinstance(message, kind)]
 
-    def wrong(self) -> list[str]:
-        """What should never happen and did."""
-        said = [f"{name}: {what}" for name, agent in self.agents.items() for what in agent.wrong]
-        for name, agent in self.agents.items():
-            said += [f"{name}: {key} was started {n} times" for key, n in agent.started.items() if n > 1]
-        return said
+    async def open_stream(self, stream: str, request: LogsRequest | ExecRequest) -> web.WebSocketResponse:
+        """The agent's connection for it."""
+        self._streams[stream] = asyncio.get_running_loop().create_future()
+        self._stream_ends[stream] = asyncio.Event()
+        await self.send(OpenStream(stream=stream, request=request))
+        async with asyncio.timeout(10):
+            return await self._streams[stream]
+
+    def end_stream(self, stream: str) -> None:
+        self._stream_ends[stream].set()
+
+    async def _serve_link(self, request: web.Request) -> web.StreamResponse:
+        if request.headers.get("Authorization") != f"Bearer {TOKEN}":
+            raise web.HTTPUnauthorized
+        link = web.WebSocketResponse()
+        await link.prepare(request)
+        self._link = link
+        async for message in link:
+            if message.type is WSMsgType.TEXT:
+                await self._take(link, _MESSAGE.validate_json(message.data))
+        return link
+
+    async def _take(self, link: web.WebSocketResponse, message: ToCoordinator) -> None:
+        self.messages.append(message)
+        answer: ToAgent | None = None
+        match message:
+            case Hello():
+                self.hellos.append(message)
+                self.slots.update({status.slot: status for status in message.slots})
+                answer = Welcome(term=self.term, disconnect_limit_s=self.disconnect_limit_s)
+            case Report(seq=seq, status=status):
+                self.slots[status.slot] = status
+                answer = ReportAck(seq=seq) if self.acknowledges else None
+            case Lease(n=n):
+                answer = LeaseAck(n=n) if self.answers_leases else None
+        if answer is not None and not link.closed:
+            await link.send_str(answer.model_dump_json())
+
+    async def _serve_stream(self, request: web.Request) -> web.StreamResponse:
+        stream = request.match_info["stream"]
+        connection = web.WebSocketResponse()
+        await connection.prepare(request)
+        self._streams[stream].set_result(connection)
+        await self._stream_ends[stream].wait()
+        await connection.close()
+        return connection
+
+
+@contextlib.asynccontextmanager
+async def a_coordinator(
+    *, disconnect_limit_s: float = 60.0, address: str = "127.0.0.1", netns: Path | None = None
+) -> AsyncIterator[FakeCoordinator]:
+    coordinator = FakeCoordinator(disconnect_limit_s=disconnect_limit_s, address=address, netns=netns)
+    await coordinator.start()
+    try:
+        yield coordinator
+    finally:
+        await coordinator.stop()

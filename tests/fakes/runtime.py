@@ -88,7 +88,7 @@ class FakeContainers:
 
     Attributes:
         starts: How often each container's program was really started; more than once is the bug of bugs.
-        plans: Every plan that was created, in order.
+        plans, execs: Everything that was created, in order.
     """
 
     def __init__(self) -> None:
@@ -96,6 +96,7 @@ class FakeContainers:
         self.terms: Counter[str] = Counter()
         self.kills: Counter[str] = Counter()
         self.plans: list[ContainerPlan] = []
+        self.execs: list[FakeExec] = []
         self._containers: dict[str, _Container] = {}
         self._pids = itertools.count(_FIRST_PID)
         self._create_errors: list[AstraError] = []
@@ -161,6 +162,14 @@ class FakeContainers:
 
     def plan(self, container: str) -> ContainerPlan:
         return self._containers[container].plan
+
+    def names(self) -> tuple[str, ...]:
+        """Every container that is there."""
+        return tuple(sorted(self._containers))
+
+    def alive(self) -> bool:
+        """Whether any container has a process."""
+        return any(found.state != "stopped" or found.leftovers for found in self._containers.values())
 
     # The port -----------------------------------------------------------------------------------------------------
 
@@ -252,7 +261,9 @@ class FakeContainers:
             raise NotFound(f"container {container} is not running")
         if args[0] == "/no/such":
             raise InvalidRequest(f'command "{args[0]}" is not in the container')
-        return FakeExec(_Program.of(args), found.ended, (width, height))
+        session = FakeExec(_Program.of(args), (width, height))
+        self.execs.append(session)
+        return session
 
     # Inside -------------------------------------------------------------------------------------------------------
 
@@ -288,11 +299,10 @@ class FakeContainers:
 class FakeExec:
     """The port `ExecSession`: what the script says, then its standard input when it is `cat`, then its code."""
 
-    def __init__(self, program: _Program, container_ended: asyncio.Event, size: tuple[int, int]) -> None:
+    def __init__(self, program: _Program, size: tuple[int, int]) -> None:
         self.size = size
         self.closed = False
         self._program = program
-        self._container_ended = container_ended
         self._pieces: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         if program.says:

@@ -18,12 +18,13 @@ class MemoryStore:
         failing: A sentence while every commit is refused with it.
         commits: How many have been made.
         book: The engine's entries, by slot.
-        after_commit: Called after each, with their number; may raise `Crash`.
+        before_commit, after_commit: Called around each, with its number; may raise.
     """
 
     def __init__(self) -> None:
         self.failing: str | None = None
         self.commits = 0
+        self.before_commit: Callable[[int], None] = lambda _: None
         self.after_commit: Callable[[int], None] = lambda _: None
         self.terms = 0
         self._readings: dict[str, Reading] = {}
@@ -46,6 +47,7 @@ class MemoryStore:
     async def commit(self, batch: Batch) -> None:
         if self.failing is not None:
             raise Unavailable(self.failing)
+        self.before_commit(self.commits + 1)
         self._readings[batch.reading.boot] = batch.reading
         self._runs.update((run.state.uid, run) for run in batch.runs)
         for event in batch.events:

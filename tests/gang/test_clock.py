@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 
+import astra_gang
 from astra_gang.clock import BoottimeClock, Reading, rfc3339
 from tests.fakes.clock import EPOCH, FakeClock
 
@@ -52,6 +54,13 @@ async def test_sleeping_ends_when_the_time_has_come() -> None:
     until = clock.now() + 0.02
     await clock.sleep_until(until)
     assert clock.now() >= until
+
+
+def test_no_other_module_of_the_coordinator_reads_a_clock() -> None:
+    folder = Path(astra_gang.__file__).parent
+    asked = ("time.time(", "time.monotonic(", "clock_gettime(", "datetime.now(", ".utcnow(", "loop().time(")
+    found = [f.name for f in folder.rglob("*.py") if any(call in f.read_text() for call in asked)]
+    assert found == ["clock.py"]
 
 
 def test_times_are_shown_in_utc_with_their_zone() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from astra_agent.wire import DriveMount, RunRef, SlotRequest
+from astra_gang.core import Policy, begin, step
 from astra_gang.core.decisions import Place
 from astra_gang.core.events import NotPlaced, Placed
 from astra_gang.core.state import Assignment
@@ -43,6 +44,18 @@ FOUR_BY_FOUR = [machine(f"h-{n}", 4, infiniband="ib-a") for n in range(4)]
 )
 def test_how_many_workers_a_run_has(asked: Spec, cluster: list[Machine], count: int) -> None:
     assert choose_machines(asked, cluster) == count
+
+
+def test_a_pending_run_is_placed_in_the_shape_that_is_free_now() -> None:
+    state = begin(workspace="default", name="x", uid="u", policy=Policy(), workers=workers(SIXTEEN, 2), now=0.0)
+    asked = Place(reservation=0, ranks=(0, 1), keep=(), avoid=())
+    found = answer(asked, state, SIXTEEN, FOUR_BY_FOUR)
+    assert isinstance(found, Placed)
+    state, _ = step(state, found, 1.0)
+    assert [(w.name, w.slot.machine, len(w.slot.gpus)) for w in state.workers if w.slot is not None] == [
+        (f"x-{n}", f"h-{n}", 4) for n in range(4)
+    ]
+    assert state.members == (0, 1, 2, 3)
 
 
 def test_workers_are_named_by_rank() -> None:

@@ -83,7 +83,9 @@ class Cleaner:
         return ""
 
     async def _end_task(self, container: str, cgroup: str) -> None:
-        """Deleting is what ends a task that is stopped or never started, and is tried first: most are."""
+        """Most have ended when they are removed. runc takes two seconds for one that never started, so it is killed."""
+        if self._kill(cgroup):
+            await self._gone(container, cgroup)
         try:
             await self._tasks.delete(container)
         except HostFault:
@@ -103,12 +105,17 @@ class Cleaner:
     async def _end_processes(self, container: str, cgroup: str) -> None:
         """What still runs in the cgroup when containerd knows nothing (any more)."""
         deadline = asyncio.get_running_loop().time() + _DIE_TIMEOUT_S
-        while pids := self._cgroups.processes(cgroup):
+        while self._kill(cgroup):
             if asyncio.get_running_loop().time() > deadline:
                 raise self._stuck(container, cgroup)
-            for pid in pids:
-                proc.send(pid, signal.SIGKILL, cgroup)
             await asyncio.sleep(0.01)
+
+    def _kill(self, cgroup: str) -> bool:
+        """Whether there was anything to kill."""
+        pids = self._cgroups.processes(cgroup)
+        for pid in pids:
+            proc.send(pid, signal.SIGKILL, cgroup)
+        return bool(pids)
 
     def _stuck(self, container: str, cgroup: str) -> HostFault:
         pids = self._cgroups.processes(cgroup)

@@ -6,13 +6,14 @@ One channel to one containerd, in one namespace. Errors are translated here and 
 | NOT_FOUND | NotFound | it is not there, or has ended |
 | ALREADY_EXISTS | Conflict | it is there already |
 | INVALID_ARGUMENT | InvalidRequest | |
-| UNAVAILABLE, CANCELLED, ABORTED | Unavailable | containerd is away; what was asked for may have happened |
+| UNAVAILABLE, CANCELLED, ABORTED, INTERNAL | Unavailable | containerd is away; what was asked for may have happened |
 | DEADLINE_EXCEEDED | DeadlineExceeded | the same |
 | FAILED_PRECONDITION, UNKNOWN, all others | HostFault | the text is containerd's, prose that nobody may match |
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -58,6 +59,8 @@ _CLASSES: dict[grpc.StatusCode, type[AstraError]] = {
     grpc.StatusCode.UNAVAILABLE: Unavailable,
     grpc.StatusCode.CANCELLED: Unavailable,
     grpc.StatusCode.ABORTED: Unavailable,
+    # containerd never says that: it is grpc's own word for a stream that broke while it was written to.
+    grpc.StatusCode.INTERNAL: Unavailable,
     grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceeded,
 }
 
@@ -82,18 +85,24 @@ class Conversation(Generic[Q, R]):
             await self._call.write(request)
             answer = await self._call.read()
             if answer is grpc.aio.EOF:  # type: ignore[attr-defined]  # missing in the type stubs
-                # The status says why; OK here would be a server that hangs up in the middle.
-                code, details = await self._call.code(), await self._call.details()
-                raise _CLASSES.get(code, HostFault)(f"containerd: {self._method.path}: the stream ended: {details}")
+                raise await self._ended()
             return answer  # type: ignore[no-any-return]  # a stream's answers are untyped in grpc
         except grpc.aio.AioRpcError as error:
             raise translated(self._method, error) from error
+        except asyncio.InvalidStateError as error:  # it had ended before we wrote
+            raise await self._ended() from error
+
+    async def _ended(self) -> AstraError:
+        """The status says why; OK would be a server that hangs up in the middle."""
+        code, details = await self._call.code(), await self._call.details()
+        return _CLASSES.get(code, HostFault)(f"containerd: {self._method.path}: the stream ended: {details}")
 
 
 class Client:
     """
-    A channel to containerd at *socket*, with *namespace* on every call. May be closed once; calls of several tasks may
-    be under way at the same time. Nothing is connected before the first call, and it reconnects by itself.
+    A channel to containerd at *socket*, with *namespace* on every call. To be made in the loop that uses it; calls
+    of several tasks may be under way at the same time. Nothing is connected before the first call, and it reconnects
+    by itself.
     """
 
     def __init__(self, socket: Path, namespace: str) -> None:

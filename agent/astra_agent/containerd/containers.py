@@ -19,6 +19,7 @@ from astra_agent.containerd.facts import Service
 from astra_agent.containerd.host_image import HostImage
 from astra_agent.containerd.proto import containers_pb2, namespaces_pb2, tasks_pb2
 from astra_agent.containerd.services import CONTAINER_LIST, NAMESPACE_CREATE, TASK_WAIT
+from astra_agent.containerd.spec import INIT
 from astra_agent.containerd.tasks import Tasks
 from astra_agent.containerd.terminating import terminate
 from astra_agent.errors import AstraError, Conflict, DeadlineExceeded, HostFault, NotFound, Unavailable
@@ -210,9 +211,11 @@ class ContainerdContainers:
         match _STATES.get(task.status):
             case "stopped":
                 return ContainerStatus("stopped", self._exit_of(container, task.exit_status))
-            case "created":
+            case "created" if not proc.runs(task.pid, INIT):
                 return ContainerStatus("created", pid=task.pid)
             case _:
+                # Also what is "created" for containerd, which was killed in the middle of Start: the program runs, and
+                # another Start would wait for ever.
                 return ContainerStatus("running", pid=task.pid)
 
     def _exit_of(self, container: str, code: int) -> ExitStatus:

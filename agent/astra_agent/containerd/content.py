@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager
 from typing import Protocol
 
 from google.protobuf.field_mask_pb2 import FieldMask
@@ -28,6 +28,8 @@ _ANSWER_TIMEOUT_S = 60.0
 """For one piece, on a disk that is very busy."""
 _READ_TIMEOUT_S = 60.0
 _TRIES = 6
+"""While containerd is away: it is back within a second or two, these last for eight."""
+_CORRUPTED_TRIES = 3
 _BACKOFF_FIRST_S = 0.25
 
 Talk = Conversation[content_pb2.WriteContentRequest, content_pb2.WriteContentResponse]
@@ -104,7 +106,7 @@ class Content:
                     await self._label(descriptor.digest, labels)
                 except (_StoreAwayError, _CorruptedError) as error:
                     _log.warning("blob_again digest=%s attempt=%d reason=%s", descriptor.digest, attempt, error)
-                    if attempt == _TRIES:
+                    if attempt == (_CORRUPTED_TRIES if isinstance(error, _CorruptedError) else _TRIES):
                         raise Unavailable(str(error)) from error
                     count(-counted)
                     await asyncio.sleep(_BACKOFF_FIRST_S * 2 ** (attempt - 1))
@@ -140,14 +142,16 @@ class Content:
         raise _CorruptedError(f"what came for {descriptor.digest} is corrupted: its digest is {found}")
 
     async def _throw_away(self, ref: str) -> None:
+        """containerd may still be closing what it received, and refuses meanwhile. What stays is found corrupted."""
         for attempt in range(_TRIES):
-            with suppress(NotFound):
-                try:
-                    await self._client.call(CONTENT_ABORT, content_pb2.AbortRequest(ref=ref))
-                except Unavailable:  # still locked by the stream that has just ended
-                    await asyncio.sleep(_BACKOFF_FIRST_S * 2**attempt)
-                    continue
-            return
+            try:
+                await self._client.call(CONTENT_ABORT, content_pb2.AbortRequest(ref=ref))
+            except NotFound:
+                return
+            except (Unavailable, HostFault):
+                await asyncio.sleep(_BACKOFF_FIRST_S / 8 * 2**attempt)
+            else:
+                return
 
     async def _label(self, digest: str, labels: Mapping[str, str]) -> None:
         if labels:

@@ -147,10 +147,10 @@ async def _from_helper(helper: str, registry: str, path: Path, timeout_s: float)
         code, out = await _run(program, server, timeout_s)
     except FileNotFoundError:
         return Found(notes=(f"{program}, which {path} names, is not installed",))
+    except TimeoutError:  # which is an OSError as well
+        return Found(notes=(f"{program} did not answer within {timeout_s:g} s",))
     except OSError as error:
         return Found(notes=(f"{program} can't be run: {error.strerror}",))
-    except TimeoutError:
-        return Found(notes=(f"{program} did not answer within {timeout_s:g} s",))
     if code != 0:
         # The one text that helpers agree on; it is no failure.
         missing = b"credentials not found" in out

@@ -55,7 +55,7 @@ async def ask_service(client: Client, snapshotter: str) -> Service:
         HostFault: it is too old, or has no such snapshotter.
     """
     version = (await client.call(VERSION, Empty())).version
-    if _parsed(version) < OLDEST:
+    if not is_new_enough(version):
         wanted = ".".join(map(str, OLDEST))
         raise HostFault(f"containerd on this machine is {version}; Astraeus needs {wanted} or later")
     plugins = (await client.call(PLUGINS, PluginsRequest())).plugins
@@ -65,10 +65,10 @@ async def ask_service(client: Client, snapshotter: str) -> Service:
     return Service(version, any(not plugin.HasField("init_err") for plugin in stores))
 
 
-def _parsed(version: str) -> tuple[int, ...]:
-    """`1.6.20~ds1`, `v2.1.9` and the like. What can't be read counts as new."""
+def is_new_enough(version: str) -> bool:
+    """`1.6.20~ds1`, `v2.1.9` and the like. What can't be read is built by somebody who knows what he does."""
     found = re.match(r"v?(\d+)\.(\d+)", version)
-    return (int(found[1]), int(found[2])) if found else OLDEST
+    return found is None or (int(found[1]), int(found[2])) >= OLDEST
 
 
 def _check_snapshotter(plugins: list[Plugin], name: str) -> None:

@@ -52,6 +52,8 @@ _NETWORKS = frozenset(
 )  # fmt: skip
 # The agent writes these for every container.
 _AGENTS_OWN = frozenset(("/etc/hostname", "/etc/hosts", "/etc/resolv.conf"))
+_BUNDLES = "/io.containerd.runtime."
+"""In the path of every running container's root, wherever its containerd has its folders: they come and go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +170,7 @@ def _mask(path: str, is_file: bool) -> SpecMount:
 
 def _how(mount: Mount, is_file: bool) -> Literal["overlay", "bind"] | None:
     """None: not to be seen, such as a kernel's own file system or one in memory."""
-    if mount.path in _AGENTS_OWN:
+    if mount.path in _AGENTS_OWN or _BUNDLES in mount.path:
         return None
     if mount.fs_type in _NETWORKS or mount.fs_type.startswith("fuse"):
         return "bind"

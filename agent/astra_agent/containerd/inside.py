@@ -21,7 +21,7 @@ _MOST_LINKS = 40
 """As the kernel."""
 
 
-class Missing(Exception):  # noqa: N818 -- an answer, not a failure
+class Missing(Exception):
     """*path*, in the container, is not there, or is no directory where one is needed."""
 
     def __init__(self, path: str) -> None:
@@ -29,7 +29,7 @@ class Missing(Exception):  # noqa: N818 -- an answer, not a failure
         self.path = path
 
 
-class Closed(Exception):  # noqa: N818 -- an answer, not a failure
+class Closed(Exception):
     """The directory *path*, in the container, may not be passed."""
 
     def __init__(self, path: str, mode: int) -> None:
@@ -58,11 +58,13 @@ class Inside:
     Args:
         root: The image's tree as the agent sees it.
         mounts: From target in the container to source on the machine, or to None where there is an empty folder.
+        working_dir: The runtime makes it, and its parents, where the image has none; as it does for the mounts.
     """
 
-    def __init__(self, root: str, mounts: Mapping[str, str | None]) -> None:
+    def __init__(self, root: str, mounts: Mapping[str, str | None], working_dir: str = "/") -> None:
         self._root = root.rstrip("/")
         self._mounts = {posixpath.normpath(target): source for target, source in mounts.items()}
+        self._made = (*self._mounts, posixpath.normpath(working_dir))
 
     def find(self, path: str, identity: Identity | None = None) -> Found:
         """
@@ -127,8 +129,8 @@ class Inside:
         return Found(path, place, info, target)
 
     def _is_on_the_way(self, path: str) -> bool:
-        """Whether the runtime will make this folder, to mount something in it."""
-        return any(is_under(mount, path) for mount in self._mounts)
+        """Whether the runtime will make this folder."""
+        return any(is_under(made, path) for made in self._made)
 
 
 def may_execute(found: Found, identity: Identity) -> bool:

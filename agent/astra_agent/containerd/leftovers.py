@@ -28,22 +28,22 @@ def clean(root: Path, state: Path, socket: Path, runc_root: Path) -> None:
     Raises: HostFault: a process does not die, and what it uses stays.
     """
     bundles = [config.parent for config in state.glob("io.containerd.runtime.v2.task/*/*/config.json")]
-    shim_sockets = [path for bundle in bundles for path in _shim_sockets(bundle)]
+    listened = [path for bundle in bundles for path in shim_sockets(bundle)]
     cgroups = {cgroup for bundle in bundles if (cgroup := _cgroup(bundle / "config.json"))}
+    _end_processes(cgroups)  # while their shims, where they live, can reap them
     _end_shims(socket)
-    _end_processes(cgroups)
     _unmount_below(root)
     machine = proc.Cgroups.of_this_machine()
     for cgroup in cgroups:
         machine.remove(cgroup)
-    for path in (*shim_sockets, socket, socket.with_name(f"{socket.name}.ttrpc")):
+    for path in (*listened, socket, socket.with_name(f"{socket.name}.ttrpc")):
         path.unlink(missing_ok=True)
     for folder in (state, runc_root):
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _shim_sockets(bundle: Path) -> list[Path]:
-    """1.6 and 1.7 keep the address as text, 2.x as JSON."""
+def shim_sockets(bundle: Path) -> list[Path]:
+    """Where the shim of *bundle* listens; killed, it leaves them. 1.6 and 1.7 keep it as text, 2.x as JSON."""
     with suppress(OSError):
         return [Path((bundle / "address").read_text().removeprefix("unix://"))]
     with suppress(OSError, ValueError, KeyError):

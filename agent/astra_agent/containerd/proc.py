@@ -6,6 +6,7 @@ while containerd is away. What is gone by the time it is looked at is left out, 
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import signal
 from contextlib import suppress
@@ -138,8 +139,11 @@ def send(pid: int, number: int, cgroup: str) -> None:
     """Send a signal, if the process is (still) one of *cgroup*: an ID that was given away again is safe."""
     try:
         handle = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
+    except OSError as error:
+        # One that is just being reaped is no process any more, and still an ID: EINVAL or ENOENT, by kernel.
+        if error.errno in (errno.ESRCH, errno.EINVAL, errno.ENOENT):
+            return
+        raise
     try:
         if _is_in(pid, cgroup):
             signal.pidfd_send_signal(handle, number)

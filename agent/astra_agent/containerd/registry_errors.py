@@ -5,9 +5,11 @@ The one set of sentences for what goes wrong between this machine and a registry
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import ssl
 import time
+from collections.abc import Callable
 
 import aiohttp
 
@@ -28,10 +30,11 @@ class TransientError(Exception):
 class Patience:
     """Counts the tries of one request, and waits longer after each; progress makes it start anew."""
 
-    def __init__(self, endpoint: Endpoint, wanted: str, config: RegistryConfig) -> None:
+    def __init__(self, endpoint: Endpoint, wanted: str, config: RegistryConfig, waits: Callable[[str], None]) -> None:
         self._endpoint = endpoint
         self._wanted = wanted
         self._config = config
+        self._waits = waits
         self.progress()
 
     def progress(self) -> None:
@@ -40,7 +43,7 @@ class Patience:
 
     async def failed(self, error: TransientError) -> None:
         """
-        Wait, before the next try.
+        Wait, before the next try, and say so.
 
         Raises:
             Unavailable: That was the last one. A mirror gets one.
@@ -49,6 +52,7 @@ class Patience:
         if self._tries >= self._config.tries or self._endpoint.is_mirror:
             raise Unavailable(self._sentence(error)) from error
         backoff_s = min(self._config.backoff_first_s * 2 ** (self._tries - 1), self._config.backoff_longest_s)
+        self._waits(f"registry {self._endpoint.registry} does not answer ({error}), trying again")
         # A registry that names a longer time (429) is believed, within reason.
         await asyncio.sleep(max(backoff_s, min(error.retry_after_s, 6 * self._config.backoff_longest_s)))
 
@@ -93,7 +97,8 @@ def no_connection(error: aiohttp.ClientError | TimeoutError, endpoint: Endpoint,
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return TransientError(f'no address is known for "{error.host}"')
     if isinstance(error, aiohttp.ClientConnectorError):
-        return TransientError((error.strerror or str(error)).lower())
+        # Where several addresses were tried, the library's text is about all of them, and has no number.
+        return TransientError(os.strerror(error.errno).lower() if error.errno else f"no connection: {error.strerror}")
     return TransientError("the connection broke")
 
 

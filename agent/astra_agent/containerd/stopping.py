@@ -6,8 +6,12 @@ Top down from the container's first process: one that handles SIGTERM gets it, a
 children, by the same rule: `bash -c 'train; echo done'` dies at once, and train is asked on its own. Parents come
 before their children, so that a shell dies before it can go on with its next command.
 
-One exception: what reads the output of a process that is asked and handles it, such as tee in `train | tee log`, is
-spared. It ends by itself when its writer has, and until then what the writer says about its checkpoint is not lost.
+One exception: what reads the output of a process that is asked and handles it, such as both in
+`train | grep -v warning | tee log`, is spared. It ends by itself when its writer has, and until then the writer can say
+what it does: a broken pipe would end it in the middle of its checkpoint.
+
+What has a handler and dies of SIGTERM nevertheless looked after nobody (bash with a trap on EXIT): init, which sees how
+its children end, asks what is left of it.
 """
 
 from __future__ import annotations
@@ -35,15 +39,39 @@ class Process:
     """The pipes that are its standard output and error."""
 
 
-def whom_to_ask(processes: Iterable[Process], init: int) -> tuple[Process, ...]:
-    """Those to send SIGTERM to, in this order. *init* is the container's first process, which is never asked itself."""
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """
+    Attributes:
+        asked: Those to send SIGTERM to, in this order.
+        spared: Those that are left alone, and are not to be asked later either.
+    """
+
+    asked: tuple[Process, ...]
+    spared: tuple[Process, ...]
+
+
+def whom_to_ask(processes: Iterable[Process], init: int) -> Asking:
+    """*init* is the container's first process, which is never asked itself."""
     children: defaultdict[int, list[Process]] = defaultdict(list)
     for process in processes:
         if not process.zombie:
             children[process.parent].append(process)
     reached = tuple(_reached(children, init))
+    spared = _readers(reached)
+    return Asking(tuple(process for process in reached if process not in spared), spared)
+
+
+def _readers(reached: tuple[Process, ...]) -> tuple[Process, ...]:
+    """What reads the output of those that handle the stop, and whatever reads the output of that."""
     heard = frozenset[str]().union(*(process.writes for process in reached if process.handles_term))
-    return tuple(process for process in reached if process.handles_term or process.reads not in heard)
+    readers: tuple[Process, ...] = ()
+    while True:
+        others = (process for process in reached if not process.handles_term and process not in readers)
+        if not (more := tuple(process for process in others if process.reads in heard)):
+            return readers
+        readers = (*readers, *more)
+        heard = heard.union(*(process.writes for process in more))
 
 
 def _reached(children: dict[int, list[Process]], parent: int) -> Iterator[Process]:

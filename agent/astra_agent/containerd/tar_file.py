@@ -44,7 +44,9 @@ class TarFile:
         except tarfile.TarError as error:
             raise InvalidRequest(f'image "{image}": {path} is no tar: {error}', "image") from error
         except OSError as error:
-            raise InvalidRequest(f'image "{image}": {path} can\'t be read: {error.strerror}', "image") from error
+            raise InvalidRequest(
+                f'image "{image}": {path} can\'t be read on this machine: {error.strerror}', "image"
+            ) from error
 
     def has(self, name: str) -> bool:
         return name in self._places

@@ -28,7 +28,7 @@ from astra_agent.containerd.services import (
     TASK_LIST,
     TASK_START,
 )
-from astra_agent.errors import Conflict, NotFound
+from astra_agent.errors import Conflict, HostFault, NotFound
 
 RUNTIME = "io.containerd.runc.v2"
 _SPEC_TYPE = "types.containerd.io/opencontainers/runtime-spec/1/Spec"
@@ -99,10 +99,15 @@ class Tasks:
             return
 
     async def forget_exit(self, container: str) -> None:
+        request = sandbox_pb2.StoreDeleteRequest(sandbox_id=container)
         try:
-            await self.client.call(SANDBOX_DELETE, sandbox_pb2.StoreDeleteRequest(sandbox_id=container))
+            await self.client.call(SANDBOX_DELETE, request)
         except NotFound:
             return
+        except HostFault:
+            # 1.7 fails so in a namespace that has never had such a record: now it has.
+            await self.keep_exit(container)
+            await self.client.call(SANDBOX_DELETE, request)
 
     # Snapshots ----------------------------------------------------------------------------------------------------
 

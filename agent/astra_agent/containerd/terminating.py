@@ -16,6 +16,8 @@ from astra_agent.containerd.stopping import STOP_SIGNAL, whom_to_ask
 _PASS_S = 0.01
 _PASSES = 100
 """A second in all: for an init that has not begun its program yet, and for what is forked while we look."""
+_PASSES_UNSTARTED = 10
+"""How long the runtime's own process, which init replaces at the start, is taken for one that is just being started."""
 
 
 async def terminate(cgroups: proc.Cgroups, cgroup: str) -> None:
@@ -25,15 +27,15 @@ async def terminate(cgroups: proc.Cgroups, cgroup: str) -> None:
     """
     seen: set[int] = set()
     asked_any = False
-    for _ in range(_PASSES):
-        asked = await asyncio.to_thread(_ask, cgroups, cgroup, seen)
+    for number in range(_PASSES):
+        asked = await asyncio.to_thread(_ask, cgroups, cgroup, seen, number < _PASSES_UNSTARTED)
         if asked is None or (asked_any and not asked):
             return
         asked_any = asked_any or asked > 0
         await asyncio.sleep(_PASS_S)
 
 
-def _ask(cgroups: proc.Cgroups, cgroup: str, seen: set[int]) -> int | None:
+def _ask(cgroups: proc.Cgroups, cgroup: str, seen: set[int], may_be_starting: bool) -> int | None:
     """
     One look. Processes in *seen* have been judged by an earlier one: what another has been asked to look after stays so
     when that one is gone. Returns: how many were asked now; None when there is nobody to ask.
@@ -43,14 +45,19 @@ def _ask(cgroups: proc.Cgroups, cgroup: str, seen: set[int]) -> int | None:
     if init is None:
         return None
     if not proc.runs(init, INIT):
-        # Still the runtime's own, which waits for Start.
+        if may_be_starting:
+            return 0
+        # It waits for a Start that will not come.
         proc.send(init, signal.SIGKILL, cgroup)
         return None
     processes = [found for pid in pids if (found := proc.process(pid)) is not None]
-    fresh = [process for process in whom_to_ask(processes, init) if process.pid not in seen]
+    asking = whom_to_ask(processes, init)
+    asked = [process for process in asking.asked if process.pid not in seen]
     seen.update(process.pid for process in processes)
-    for process in fresh:
+    for process in asking.spared:
+        proc.queue(init, STOP_SIGNAL, -process.inner_pid)
+    for process in asked:
         proc.queue(init, STOP_SIGNAL, process.inner_pid)
-    for process in fresh:
+    for process in asked:
         proc.send(process.pid, signal.SIGTERM, cgroup)
-    return len(fresh)
+    return len(asked)

@@ -3,36 +3,46 @@
  *   - runs the program as its child, in the foreground, and ends with the program's code (128 + n for signal n);
  *   - reaps what is orphaned to it;
  *   - passes every signal on to the program;
- *   - during a stop, stays until all the processes that the agent asked to end have ended.
+ *   - during a stop, stays until all the processes that were asked to end have ended.
  *
  * The last one is for `bash -c 'train; echo done'`: bash dies of SIGTERM at once, while the program under it still
  * writes its checkpoint. When the first process of a container ends, the kernel kills the others.
  *
  * The protocol of a stop: before the agent sends SIGTERM to a process, it queues STOP_SIGNAL to init with the ID of that
- * process (as seen in here) as its value. A sender outside of the PID namespace shows as process 0: nobody else is heard.
- * If the program itself dies of that SIGTERM, then the code is that of the last asked process that ended otherwise.
+ * process (as seen in here) as its value; with the negative ID of one that is to be left alone. A sender outside of the
+ * PID namespace shows as process 0: nobody else is heard. If the program itself dies of that SIGTERM, then the code is
+ * that of the last asked process that ended otherwise.
  *
- * No allocation, no files, no threads; static, so that it runs in every image.
+ * The agent does not ask the children of a process that has a handler: it looks after them itself. One that dies of
+ * SIGTERM nevertheless did not, such as bash with a trap on EXIT: what it leaves is asked by init.
+ *
+ * No allocation, no threads; static, so that it runs in every image.
  */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #define STOP_SIGNAL 40 /* the same number in astra_agent/containerd/stopping.py */
-#define MAX_ASKED 4096 /* what is asked beyond is not waited for */
+#define MAX_ASKED 4096 /* what is asked beyond that is not waited for */
 
 static pid_t program;
 static int program_status;
 static bool program_ended;
 
-static pid_t asked[MAX_ASKED];
-static size_t asked_count;
+struct set {
+    size_t count;
+    pid_t pids[MAX_ASKED];
+};
+
+static struct set asked, spared;
 static bool stopping;
 static int asked_code = -1; /* of the last asked process that ended by itself */
 
@@ -52,18 +62,25 @@ static void fail(const char *name, int code)
     _exit(code);
 }
 
-static void ask(pid_t pid)
+static void add(struct set *set, pid_t pid)
 {
-    stopping = true;
-    if (pid > 1 && asked_count < MAX_ASKED)
-        asked[asked_count++] = pid;
+    if (set->count < MAX_ASKED)
+        set->pids[set->count++] = pid;
 }
 
-static bool forget(pid_t pid)
+static bool has(const struct set *set, pid_t pid)
 {
-    for (size_t i = 0; i < asked_count; i++)
-        if (asked[i] == pid) {
-            asked[i] = asked[--asked_count];
+    for (size_t i = 0; i < set->count; i++)
+        if (set->pids[i] == pid)
+            return true;
+    return false;
+}
+
+static bool take(struct set *set, pid_t pid)
+{
+    for (size_t i = 0; i < set->count; i++)
+        if (set->pids[i] == pid) {
+            set->pids[i] = set->pids[--set->count];
             return true;
         }
     return false;
@@ -72,12 +89,31 @@ static bool forget(pid_t pid)
 /* Asked processes whose parent is not init end without a word to init: their parent reaps them. */
 static bool asked_ones_live(void)
 {
-    for (size_t i = 0; i < asked_count;)
-        if (kill(asked[i], 0) < 0 && errno == ESRCH)
-            asked[i] = asked[--asked_count];
+    for (size_t i = 0; i < asked.count;)
+        if (kill(asked.pids[i], 0) < 0 && errno == ESRCH)
+            asked.pids[i] = asked.pids[--asked.count];
         else
             i++;
-    return asked_count > 0;
+    return asked.count > 0;
+}
+
+/* All children of init that were not asked yet: one that was asked has died and left them. */
+static void ask_children(void)
+{
+    static char text[1 << 16];
+    int file = open("/proc/self/task/1/children", O_RDONLY | O_CLOEXEC);
+    if (file < 0)
+        return; /* a kernel without it: they are left as they are */
+    ssize_t length = read(file, text, sizeof text - 1);
+    close(file);
+    text[length > 0 ? length : 0] = '\0';
+    for (char *rest = text, *word; (word = strtok(rest, " ")) != NULL; rest = NULL) {
+        pid_t pid = atoi(word);
+        if (pid > 1 && pid != program && !has(&asked, pid) && !has(&spared, pid)) {
+            add(&asked, pid);
+            kill(pid, SIGTERM);
+        }
+    }
 }
 
 static void reap(void)
@@ -85,13 +121,16 @@ static void reap(void)
     int status;
     pid_t pid;
     while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
-        bool was_asked = forget(pid);
+        bool was_asked = take(&asked, pid);
+        take(&spared, pid);
         if (pid == program) {
             program_ended = true;
             program_status = status;
         } else if (was_asked && !died_of_stop(status)) {
             asked_code = code_of(status);
         }
+        if (was_asked && died_of_stop(status))
+            ask_children();
     }
 }
 
@@ -115,6 +154,15 @@ static void run(char **argv, const sigset_t *mask)
     fail(argv[0], errno == ENOENT || errno == ENOTDIR ? 127 : 126);
 }
 
+static void hear(int value)
+{
+    stopping = true;
+    if (value > 1)
+        add(&asked, value);
+    else if (value < -1)
+        add(&spared, -value);
+}
+
 static void handle(const siginfo_t *info)
 {
     switch (info->si_signo) {
@@ -122,7 +170,7 @@ static void handle(const siginfo_t *info)
         break; /* several children may hide behind one: reap() runs after every signal */
     case STOP_SIGNAL:
         if (info->si_pid == 0 && info->si_code == SI_QUEUE)
-            ask(info->si_value.sival_int);
+            hear(info->si_value.sival_int);
         break;
     case SIGTTIN:
     case SIGTTOU:
@@ -136,8 +184,8 @@ static void handle(const siginfo_t *info)
 
 int main(int argc, char **argv)
 {
-    const struct timespec second = {.tv_sec = 1};
-    sigset_t all, before;
+    const struct timespec second = {.tv_sec = 1}, none = {0};
+    sigset_t all, stop, before;
     siginfo_t info;
 
     if (argc < 2) {
@@ -146,6 +194,8 @@ int main(int argc, char **argv)
     }
     signal(SIGCHLD, SIG_DFL); /* an inherited SIG_IGN would hide the ends of children from both of us */
     sigfillset(&all);
+    sigemptyset(&stop);
+    sigaddset(&stop, STOP_SIGNAL);
     sigprocmask(SIG_SETMASK, &all, &before);
     program = fork();
     if (program < 0)
@@ -155,6 +205,9 @@ int main(int argc, char **argv)
     for (;;) {
         /* Once the program has ended, what is asked may end out of sight (see asked_ones_live): look now and then. */
         if (sigtimedwait(&all, &info, program_ended ? &second : NULL) > 0)
+            handle(&info);
+        /* Who dies of a stop was told of before: hear that first, though SIGCHLD is the lower number. */
+        while (sigtimedwait(&stop, &info, &none) > 0)
             handle(&info);
         reap();
         end_if_done();

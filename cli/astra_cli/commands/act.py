@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 
 import click
@@ -11,7 +10,7 @@ from astra_agent.errors import InvalidRequest
 from astra_cli import documents, render
 from astra_cli.client import Client
 from astra_cli.invocation import Invocation, ask, run_argument, talks
-from astra_cli.terminal import attach
+from astra_cli.terminal import attach, size
 
 
 @click.command()
@@ -44,7 +43,7 @@ def execute(invocation: Invocation, run: str, rank: int, stdin: bool, tty: bool,
         raise InvalidRequest("-t needs a terminal as standard input; leave it out to hand a pipe on", "-t")
 
     async def session(client: Client) -> int:
-        width, height = shutil.get_terminal_size()
+        width, height = size()
         async with client.exec(run, rank, command, tty=tty, stdin=stdin, width=width, height=height) as socket:
             return await attach(socket, stdin=stdin, raw=tty and stdin)
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import click
 
 import astra_cli
-from astra_agent.errors import InvalidRequest
+from astra_agent.errors import HostFault, InvalidRequest
 from astra_cli import demo as demonstration
 from astra_cli.commands.dev import purge
-from astra_cli.dev import supervisor
+from astra_cli.dev import supervisor, sweep
 from astra_cli.dev.plan import layout
 from astra_cli.output import Output
 from astra_cli.render import Cell
@@ -32,10 +32,13 @@ def demo(state: Path) -> int:
     where, output = layout(state), Output()
     if supervisor.stop(where, lambda sentence: output.line(Cell(sentence, "dim"))):
         output.line(Cell("An earlier demonstration was still there; it is gone now.", "dim"))
+    purge(where)
     try:
         finished = asyncio.run(demonstration.Demo(examples, where, output).run())
     finally:
         purge(where)
+    if sweep.is_left(where):
+        raise HostFault(f"something of the demonstration is left in {where.state}; `astra dev stop --state` removes it")
     if not finished:
         output.line(Cell("Interrupted; nothing is left."))
         return INTERRUPTED

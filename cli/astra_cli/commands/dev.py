@@ -17,9 +17,10 @@ import click
 
 import astra_cli
 from astra_agent import errors
-from astra_agent.errors import AstraError, InvalidRequest, NotFound
+from astra_agent.errors import AstraError, HostFault, InvalidRequest, NotFound
 from astra_cli import context, render
-from astra_cli.dev import control, files, lock, network, requests, supervisor, topology
+from astra_cli.dev import control, files, lock, network, requests, supervisor, sweep, topology
+from astra_cli.dev.cluster import Cluster
 from astra_cli.dev.plan import ClusterPlan, Layout, drive, layout, setting
 from astra_cli.invocation import json_option
 from astra_cli.output import Output
@@ -103,8 +104,12 @@ def _foreground(plan: ClusterPlan, where: Layout, port: int) -> int:
 
     async def run() -> bool:
         keeper = supervisor.Supervisor(plan, where, lambda sentence: output.line(render.Cell(f"  {sentence}")), port)
-        await keeper.run(lambda cluster: _introduce(output, cluster.layout, "Ctrl-C stops it."))
+        await keeper.run(introduce)
         return keeper.interrupted
+
+    async def introduce(cluster: Cluster) -> None:
+        _introduce(output, cluster.layout, "Ctrl-C stops it.")
+        await supervisor.until_stopped()
 
     output.line(render.Cell(f"Astraeus dev cluster, state in {where.state}", "bold"))
     interrupted = asyncio.run(run())
@@ -194,6 +199,8 @@ def purge(where: Layout) -> None:
     """Remove what a stopped cluster kept, and only that: a folder that was somebody's before keeps the rest."""
     if not where.state.is_dir():
         return
+    if sweep.is_left(where):  # never remove what may be mounted on something else
+        raise HostFault(f"something of the cluster in {where.state} still runs or is mounted; `astra dev stop` ends it")
     with lock.held(where, timeout_s=10.0):
         for name in ("coordinator", "containerd", "machines", "log", "tokens", "run"):
             shutil.rmtree(where.state / name, ignore_errors=True)

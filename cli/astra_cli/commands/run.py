@@ -53,7 +53,7 @@ def run(invocation: Invocation, /, words: tuple[str, ...], following: bool, **fl
     job = ask(invocation, lambda client: client.submit(document))
     name = documents.Metadata.model_validate(job["metadata"]).name
     if following:
-        return _follow(invocation, name)
+        return _follow(invocation, name, job)
     if invocation.output.as_json:
         invocation.output.document(job)
         return 0
@@ -80,11 +80,12 @@ def _document(words: tuple[str, ...], flags: dict[str, Any]) -> dict[str, Any]:
     return runfile.named(document, flags["name"]) if flags["name"] else document
 
 
-def _follow(invocation: Invocation, name: str) -> int:
+def _follow(invocation: Invocation, name: str, submitted: dict[str, Any]) -> int:
     """Tell of the run until its end. Ctrl-C ends the telling only."""
 
     async def watch(client: Client) -> documents.Job:
         with Story(invocation.output) as story:
+            story.phase(documents.Job.model_validate(submitted), submitted)
             return await follow_run(client, name, story)
 
     try:

@@ -20,6 +20,7 @@ from astra_cli.dev.plan import (
     slot_subnet,
 )
 from astra_cli.dev.topology import MachinePlan
+from astra_gang.config import POLICY_FIELDS
 
 Json = dict[str, Any]
 
@@ -71,11 +72,10 @@ def coordinator_toml(plan: ClusterPlan, layout: Layout, port: int) -> str:
         "drives": sorted(plan.drives),
         "disconnect_limit_s": plan.disconnect_limit_s,
     }
-    if plan.lost_margin_s is not None:
-        values["lost_margin_s"] = plan.lost_margin_s
+    values |= {name: value for name, value in plan.settings.items() if name not in POLICY_FIELDS}
     tables: dict[str, Mapping[str, Any]] = {
         "agents": {m.name: str(layout.agent_socket(m.number)) for m in plan.machines},
-        "policy": dict(plan.settings),
+        "policy": {name: value for name, value in plan.settings.items() if name in POLICY_FIELDS},
     }
     inside = {"netns": str(layout.hub), "address": f"{HUB_ADDRESS}:{LINK_PORT}"}
     return _toml(values, tables) + "\n[[listen_netns]]\n" + _lines(inside)

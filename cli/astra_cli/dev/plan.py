@@ -12,6 +12,7 @@ from typing import Any
 
 from astra_agent.errors import InvalidRequest
 from astra_cli.dev.topology import MachinePlan, Port
+from astra_gang.config import POLICY_FIELDS
 
 Json = dict[str, Any]
 
@@ -23,8 +24,11 @@ LINK_PORT = 7411
 API_PORT = 7410
 """Of 127.0.0.1; the next free one when it is taken."""
 
-LONGEST_STATE = 60
-"""A socket's path may have 107 characters, and containerd's lies some 45 below the state folder."""
+SETTINGS = (*POLICY_FIELDS, "lost_margin_s")
+"""Of the coordinator, for tests and drills."""
+
+LONGEST_STATE = 70
+"""A socket's path may have 107 characters, and containerd's takes 33 below the state folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +36,7 @@ class ClusterPlan:
     """
     Attributes:
         slot_network: `host`: workers share their machine's address; `own`: each has one of its own.
-        settings: Overrides of the coordinator's `[policy]`, by field name.
+        settings: Of the coordinator: fields of its `[policy]`, and `lost_margin_s`.
     """
 
     machines: tuple[MachinePlan, ...]
@@ -40,7 +44,6 @@ class ClusterPlan:
     drives: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, float] = field(default_factory=dict)
     disconnect_limit_s: float = 60.0
-    lost_margin_s: float | None = None
 
     def machine(self, name: str) -> MachinePlan:
         """Raises: InvalidRequest with the names that there are."""
@@ -184,7 +187,7 @@ def drive(item: str) -> tuple[str, str]:
 
 
 def setting(item: str) -> tuple[str, float]:
-    """`--set NAME=NUMBER`, a field of the coordinator's policy. Raises: InvalidRequest."""
+    """`--set NAME=NUMBER`. Raises: InvalidRequest."""
     name, equals, value = item.partition("=")
     try:
         if not equals:
@@ -192,4 +195,6 @@ def setting(item: str) -> tuple[str, float]:
         number = float(value)
     except ValueError:
         raise InvalidRequest(f"--set must be NAME=NUMBER such as backoff_first_s=0, not {item!r}", "--set") from None
+    if name not in SETTINGS:
+        raise InvalidRequest(f"--set has no {name!r}; there are {', '.join(SETTINGS)}", "--set")
     return name, int(number) if number.is_integer() else number

@@ -9,7 +9,10 @@ from astra_gang.core.state import Assignment, AttemptSeen
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """The answer to `Place`: a machine for every rank that was asked for."""
+    """
+    The answer to `Place`: a machine for every rank that was asked for. For a pending run whose spec leaves its shape
+    open there may be more or fewer, from rank 0 on.
+    """
 
     reservation: int
     assignments: tuple[Assignment, ...]

@@ -31,7 +31,7 @@ from astra_gang.core.events import (
 from astra_gang.core.outstanding import outstanding
 from astra_gang.core.record import note_progress
 from astra_gang.core.slots import attempt_in, find_slot, has_completed, merge, update_slot
-from astra_gang.core.state import Assignment, Outcome, Phase, RunState, Slot
+from astra_gang.core.state import Assignment, Outcome, Phase, RunState, Slot, Worker
 from astra_gang.core.timing import deadline
 from astra_gang.core.transitions import end, requeue
 
@@ -63,6 +63,8 @@ def step(state: RunState, event: Event, now: float) -> tuple[RunState, tuple[Dec
 def _placed(state: RunState, event: Placed, now: float) -> Absorbed:
     if not state.wants_place or event.reservation != state.reservation:
         return _ignore(state, f"a placement for reservation {event.reservation}; {state.reservation} is current")
+    if all(worker.slot is None for worker in state.workers):
+        state = replace(_with_workers(state, len(event.assignments)), tier=event.tier, domain=event.domain)
     assignments = tuple(
         replace(assignment, slot=_slot_id(state, state.next_slot + i))
         for i, assignment in enumerate(sorted(event.assignments, key=lambda a: a.rank))
@@ -80,10 +82,20 @@ def _placed(state: RunState, event: Placed, now: float) -> Absorbed:
         place_again_at=None,
     )
     if state.phase is Phase.PENDING:
-        state = replace(
-            state, phase=Phase.RESERVING, phase_since=now, tier=event.tier, domain=event.domain, reason=event.why
-        )
+        state = replace(state, phase=Phase.RESERVING, phase_since=now, reason=event.why)
     return state, [Tell(f"Placed: {event.why}", attempt=state.attempt)]
+
+
+def _with_workers(state: RunState, count: int) -> RunState:
+    """The run with this many workers: where its spec leaves the shape open, the placement decides it."""
+    if count == len(state.workers):
+        return state
+    fresh = tuple(
+        Worker(rank=rank, name=f"{state.name}-{rank}", attempt=state.attempt)
+        for rank in range(len(state.workers), count)
+    )
+    workers = (*state.workers[:count], *fresh)
+    return replace(state, workers=workers, members=tuple(range(count)))
 
 
 def _slot_id(state: RunState, number: int) -> str:

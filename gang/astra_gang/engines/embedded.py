@@ -227,6 +227,7 @@ class EmbeddedEngine:
                         _log.warning("slot_leaving slot=%s machine=%s reason=%r", slot, entry.machine, said)
                 await asyncio.sleep(pause_s)
         self._talking.pop(slot, None)
+        self._roster.slot_gone(entry.machine or "", slot)
         self._roster.announce()
 
     async def _set_free(self, entry: BookEntry) -> None:

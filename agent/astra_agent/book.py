@@ -1,0 +1,122 @@
+"""
+The agent's records as files: one per slot, tombstones of ended ones, its own terms and epochs.
+
+Every write is one small file, written beside, synced and renamed, on the event loop's own thread: the order "recorded
+before done" is then the order of the code, and nothing can be cancelled between a record and its memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from astra_agent.errors import HostFault
+from astra_agent.records import AgentRecord, Ending, SlotRecord
+
+TOMBSTONES_KEPT = 4096
+
+_SLOT = TypeAdapter(SlotRecord)
+_ENDING = TypeAdapter(Ending)
+_AGENT = TypeAdapter(AgentRecord)
+
+
+@dataclass(slots=True)
+class Book:
+    """The folder of records. One agent at a time uses it (`astra_agent.main` holds the lock)."""
+
+    state_dir: Path
+    unreadable: set[str] = field(default_factory=set)
+    """Slots whose record can't be read: nothing of theirs is touched."""
+    fault: str | None = None
+    """Why the last write failed; None when it did not."""
+
+    def open(self, boot: str) -> AgentRecord:
+        """Make the folders, and begin a new epoch. Raises: HostFault."""
+        for folder in (self.state_dir, self._slots, self._ended):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path = self.state_dir / "agent.json"
+        try:
+            before = _AGENT.validate_json(path.read_bytes())
+        except FileNotFoundError:
+            before = AgentRecord()
+        except (OSError, ValidationError) as error:
+            raise HostFault(f"{path} can't be read: {error}; restore it, or remove {self.state_dir} whole") from error
+        record = replace(before, boot=boot, epoch=before.epoch + 1)
+        self.save_agent(record)
+        return record
+
+    def save_agent(self, record: AgentRecord) -> None:
+        self._write(self.state_dir / "agent.json", _AGENT.dump_json(record))
+
+    def load(self) -> tuple[SlotRecord, ...]:
+        records = []
+        for path in sorted(self._slots.glob("*.json")):
+            try:
+                records.append(_SLOT.validate_json(path.read_bytes()))
+            except (OSError, ValidationError):
+                self.unreadable.add(path.stem)
+        return tuple(records)
+
+    def save(self, record: SlotRecord) -> None:
+        """Durable when it returns. Raises: HostFault, and the old record stands."""
+        self._write(self._slots / f"{record.request.slot}.json", _SLOT.dump_json(record))
+
+    def bury(self, slot: str, ending: Ending) -> None:
+        """The slot's record makes room for its tombstone. Idempotent; works for a slot that was never there."""
+        self._write(self._ended / f"{slot}.json", _ENDING.dump_json(ending))
+        with contextlib.suppress(FileNotFoundError):
+            (self._slots / f"{slot}.json").unlink()
+        self._forget_oldest()
+
+    def tombstone(self, slot: str) -> Ending | None:
+        try:
+            return _ENDING.validate_json((self._ended / f"{slot}.json").read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValidationError):
+            return Ending(code=1, reason="its tombstone can't be read")
+
+    def _write(self, path: Path, data: bytes) -> None:
+        try:
+            write_durably(path, data)
+        except HostFault as error:
+            self.fault = str(error)
+            raise
+        self.fault = None
+
+    def _forget_oldest(self) -> None:
+        stones = list(self._ended.iterdir())
+        if len(stones) > TOMBSTONES_KEPT:
+            for path in sorted(stones, key=lambda path: path.stat().st_mtime)[: TOMBSTONES_KEPT // 4]:
+                path.unlink()
+
+    @property
+    def _slots(self) -> Path:
+        return self.state_dir / "records"
+
+    @property
+    def _ended(self) -> Path:
+        return self.state_dir / "ended"
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Replace *path* by *data*: after a crash it holds the old or the new, whole. Raises: HostFault."""
+    beside = path.with_suffix(".new")
+    try:
+        beside.touch(mode=0o600)
+        with beside.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        raise HostFault(f"{path} can't be written: {error.strerror}; make room on that disk") from error

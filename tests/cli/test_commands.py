@@ -1,0 +1,246 @@
+"""Every command against an API that answers as the coordinator's does: what is printed where, and the exit status."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from astra_cli.main import invoke
+from tests.fakes.api import FakeApi, event, job
+
+RUN_FILE = {"metadata": {"name": "first-gang"}, "spec": {"start": "Gang", "task_template": {"image": "host"}}}
+
+
+@pytest.fixture
+def run_file(tmp_path: Path) -> Path:
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps(RUN_FILE))
+    return path
+
+
+def test_status_lists_runs_in_columns_without_colour_in_a_pipe(
+    api: FakeApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke(["status"]) == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[0].split() == ["NAME", "PHASE", "WORKERS", "ATTEMPT", "AGE", "REASON"]
+    assert "first-gang" in out
+    assert "\x1b" not in out
+
+
+def test_a_pending_run_says_why_it_waits(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+    why = "Gang cannot be placed whole: 4 machines are wanted and 3 are free"
+    api.job = job(phase="Pending", reason=why)
+    assert invoke(["status", "first-gang"]) == 0
+    assert capsys.readouterr().out.splitlines()[:2] == ["first-gang: Pending", why]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["status"], ["status", "first-gang"], ["ranks", "first-gang"], ["events", "first-gang"], ["nodes"]],
+    ids=" ".join,
+)
+def test_json_is_the_coordinators_own_document(
+    api: FakeApi, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    assert invoke([*words, "--json"]) == 0
+    assert isinstance(json.loads(capsys.readouterr().out), dict)
+
+
+def test_the_commands_are_those_of_astra_astraeus_too(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["astraeus", "status", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["items"][0]["metadata"]["name"] == "first-gang"
+
+
+def test_ranks_show_the_attempt_that_was_asked_for(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["ranks", "first-gang", "--attempt", "0"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("Attempt 0 (also: 1)")
+    assert "03:04:05.250Z" in out
+
+
+def test_followed_events_are_json_lines_when_asked_for(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+    api.events = [event(1, "Looking for machines"), event(2, "Gang restart: first-gang-1 failed.", "warning")]
+    assert invoke(["events", "first-gang", "-f", "--json"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["id"] for line in lines] == [1, 2]
+
+
+def test_logs_are_the_bytes_that_were_written(api: FakeApi, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    api.logs = {0: b"caf\xc3\xa9\xff\x00 without a newline"}
+    assert invoke(["logs", "first-gang"]) == 0
+    assert capfdbinary.readouterr().out == api.logs[0]
+
+
+def test_a_followed_log_that_breaks_off_goes_on_where_it_was(
+    api: FakeApi, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    api.logs = {0: b"".join(b"line %d\n" % n for n in range(200))}
+    api.cut_after = 333
+    assert invoke(["logs", "first-gang", "-f"]) == 0
+    captured = capfdbinary.readouterr()
+    assert captured.out == api.logs[0]
+    assert b"does not answer" in captured.err
+
+
+def test_exec_hands_on_output_and_exit_code(api: FakeApi, capfd: pytest.CaptureFixture[str]) -> None:
+    api.exec_code = 7
+    assert invoke(["exec", "first-gang", "1", "--", "sh", "-c", "exit 7"]) == 7
+    assert capfd.readouterr() == ("out\n", "err\n")
+    assert api.execs[0]["query"]["command"] == ["sh", "-c", "exit 7"]
+    assert api.execs[0]["query"]["rank"] == ["1"]
+
+
+def test_run_submits_the_file_as_it_is(api: FakeApi, run_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["run", str(run_file)]) == 0
+    assert api.submitted == [RUN_FILE]
+    captured = capsys.readouterr()
+    assert captured.out == "first-gang submitted: 2 workers.\n"
+    assert "astra logs first-gang -f" in captured.err
+
+
+def test_run_by_flags_with_several_machines_is_a_gang(api: FakeApi) -> None:
+    words = ["run", "--name", "n", "--image", "host", "--machines", "4", "--env", "A=b=c", "--", "sh", "-c", "true"]
+    assert invoke(words) == 0
+    assert api.submitted == [{
+        "metadata": {"name": "n"},
+        "spec": {
+            "start": "Gang",
+            "task_template": {
+                "image": "host", "command": "sh", "args": ["-c", "true"], "env": {"A": "b=c"},
+                "requested_resources": {"machines": 4},
+            },
+        },
+    }]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("phase", "status", "code"),
+    [("Completed", {}, 0), ("Failed", {}, 1), ("Stopped", {}, 1), ("Failed", {"refused": True}, 2)],
+    ids=["completed", "failed", "stopped", "refused"],
+)
+def test_a_followed_run_ends_with_the_runs_own_status(
+    api: FakeApi, run_file: Path, capsys: pytest.CaptureFixture[str], phase: str, status: dict[str, bool], code: int
+) -> None:
+    api.job = job(phase=phase, reason="so it ended", **status)
+    api.logs = {0: b"rank 0 wrote this\n"}
+    assert invoke(["run", str(run_file), "--follow"]) == code
+    out = capsys.readouterr().out
+    assert "so it ended" in out
+
+
+def test_a_followed_run_shows_events_and_rank_0s_log(
+    api: FakeApi, run_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    api.events = [event(1, "Starting together: 1 of 2 ready")]
+    api.job = job(phase="Completed")
+    api.logs = {0: b"hello\nlast"}
+    assert invoke(["run", str(run_file), "--follow"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "Starting together: 1 of 2 ready" in lines
+    assert lines[-2:] == ["hello", "last"]
+
+
+# Errors ---------------------------------------------------------------------------------------------------------------
+
+
+def complaint(capsys: pytest.CaptureFixture[str]) -> str:
+    """What was said of an error: one line that begins with the command's name, and nothing on standard output."""
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("astra: ")
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+def test_a_refusal_of_the_api_is_its_sentence_and_status_2(
+    api: FakeApi, run_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sentence = "Cannot plan workers: cannot evenly distribute 12 gpus across 5 machines"
+    api.refusal = (400, {"error": {"message": sentence, "field": "machines", "code": "InvalidRequest"}})
+    assert invoke(["run", str(run_file)]) == 2
+    assert complaint(capsys) == f"astra: {sentence}\n"
+
+
+def test_a_run_that_is_not_there_is_status_3(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["status", "other"]) == 3
+    assert "there is no run other" in complaint(capsys)
+
+
+def test_a_wrong_token_is_status_2(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["status", "--token", "wrong"]) == 2
+    assert "token" in complaint(capsys)
+
+
+def test_an_api_that_is_away_is_named_with_where_it_was_found(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+    api.stop()
+    assert invoke(["status"]) == 6
+    said = complaint(capsys)
+    assert api.url in said
+    assert "ASTRA_API" in said
+    assert "astra dev" in said
+
+
+def test_without_any_coordinator_it_says_where_it_looked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("ASTRA_API", raising=False)
+    monkeypatch.setenv("ASTRA_DEV_STATE", str(tmp_path))
+    assert invoke(["status"]) == 6
+    assert str(tmp_path / "client.json") in complaint(capsys)
+
+
+def test_something_else_behind_the_address_is_found_out(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+    api.refusal = (502, {"oops": 1})
+    assert invoke(["status"]) == 6
+    assert "is no coordinator: HTTP 502" in complaint(capsys)
+
+
+FLAGS = ["run", "--name", "n", "--image", "host"]
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["run"], "give one FILE"),
+        (["run", "/no/such/file.json"], "/no/such/file.json can't be read: No such file or directory"),
+        (["run", "a.json", "b.json"], "give one FILE"),
+        (["run", "a.json", "--machines", "4"], "--machines does not go with a file"),
+        (["run", "--image", "host", "--", "true"], "--name is missing"),
+        ([*FLAGS, "--env", "X"], "--env must be NAME=VALUE, not 'X'"),
+        ([*FLAGS, "--drive", "d"], "--drive must be NAME:/PATH"),
+        ([*FLAGS, "--time-limit", "1w"], "--time-limit must be a time such as"),
+        ([*FLAGS, "--memory", "1 GB"], "--memory must be a size such as"),
+        (["status", "--api", "localhost:7410"], "--api must be an address such as"),
+        (["logs", "r", "minus"], "is not a valid integer"),
+        (["frobnicate"], "no such command 'frobnicate'; see `astra --help`"),
+        (["status", "--frob"], "see `astra status --help`"),
+        (["dev", "link", "--machine", "m-1"], "say what the link is to be"),
+        (["dev", "link", "--machine", "m-1", "--rate", "fast"], "--rate must be from 8kbit to 100gbit"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)  # fmt: skip
+def test_what_is_said_wrong_is_one_sentence_and_status_2(
+    api: FakeApi, capsys: pytest.CaptureFixture[str], words: list[str], part: str
+) -> None:
+    assert invoke(words) == 2
+    assert part in complaint(capsys)
+    assert api.submitted == []
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish", "bash"])
+def test_completion_prints_the_shells_script(capsys: pytest.CaptureFixture[str], shell: str) -> None:
+    assert invoke(["completion", shell]) == 0
+    assert "_ASTRA_COMPLETE" in capsys.readouterr().out
+
+
+def test_doctor_speaks_json_with_a_fix_for_everything_that_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    code = invoke(["doctor", "--json", "--agent", "/no/such/agent.sock"])
+    document = json.loads(capsys.readouterr().out)
+    assert code == 1
+    assert not document["fit"]
+    missing = [finding for finding in document["findings"] if finding["level"] == "missing"]
+    assert all(finding["fix"] for finding in missing)
+    assert any("/no/such/agent.sock" in finding["sentence"] for finding in missing)
