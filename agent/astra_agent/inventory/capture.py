@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -146,3 +147,74 @@ def parse(document: Mapping[str, object], name: str) -> tuple[CapturedTree, Libr
         devices=capture.devices,
     )
     return tree, capture.nvml.value() if capture.nvml is not None else MISSING
+
+
+def write(
+    files: Mapping[str, bytes],
+    links: Mapping[str, str],
+    errors: Mapping[str, str],
+    devices: Mapping[str, tuple[int, int]],
+    library: LibraryReading,
+) -> dict[str, Any]:
+    """A captured machine as a document, which `parse` reads. Bytes that are no text are kept as surrogates."""
+    return {
+        "files": {path: files[path].decode("utf-8", "surrogateescape") for path in sorted(files)},
+        "links": {path: links[path] for path in sorted(links)},
+        "errors": {path: errors[path] for path in sorted(errors)},
+        "devices": {path: list(devices[path]) for path in sorted(devices)},
+        "nvml": _library(library),
+    }
+
+
+def _library(library: LibraryReading) -> dict[str, Any] | None:
+    if library == MISSING:
+        return None
+    cuda = [int(part) for part in (library.cuda or "0.0").split(".")]
+    return {
+        "init_error": library.error,
+        "driver_version": library.driver,
+        "nvml_version": f"{cuda[0]}.{library.library}" if library.library else None,
+        "cuda_driver_version": cuda[0] * 1000 + cuda[1] * 10 or None,
+        "device_count": library.count,
+        "platform_info": {"chassis_serial": library.chassis},
+        "devices": [_gpu(gpu) for gpu in library.gpus],
+    }
+
+
+def _gpu(gpu: GpuReading) -> dict[str, Any]:
+    fabric = gpu.fabric
+    return {
+        "index": gpu.index,
+        "error": gpu.error,
+        "uuid": gpu.uuid,
+        "name": gpu.name,
+        "minor_number": gpu.minor,
+        "pci_bus_id": gpu.pci,
+        "memory_total_bytes": gpu.memory_bytes,
+        "cpu_affinity": gpu.cpus,
+        "memory_affinity_nodes": list(gpu.memory_nodes) if gpu.memory_nodes is not None else None,
+        "numa_node_id": gpu.memory_node,
+        "mig_mode": [int(gpu.mig)] * 2 if gpu.mig is not None else None,
+        "mig_devices": [
+            {
+                "uuid": mig.uuid,
+                "gpu_instance": mig.gpu_instance,
+                "compute_instance": mig.compute_instance,
+                "memory_total_bytes": mig.memory_bytes,
+            }
+            for mig in gpu.mig_devices
+        ],
+        "fabric": {
+            "state": fabric.state,
+            "status": fabric.status,
+            "cluster_uuid": fabric.cluster,
+            "clique_id": fabric.clique,
+            "health_mask": fabric.health_mask,
+            "health_summary": fabric.health_summary,
+        }
+        if fabric is not None
+        else None,
+        "recovery_action": gpu.recovery,
+        "remapped_rows": {"failed": int(gpu.failed_rows)} if gpu.failed_rows is not None else None,
+        "nvlink": {"links": gpu.links[0], "active": gpu.links[1]} if gpu.links is not None else None,
+    }

@@ -24,9 +24,9 @@ def report(reader: Reader, inventory: Inventory) -> Inventory:
     _nvlink(reader, inventory)
     imex.report(reader, inventory.imex, inventory.nvlink)
     _nodes(reader, inventory)
-    for evidence in inventory.tiers:
-        if evidence.domain is None:
-            reader.found("warning", evidence.tier, f"no run is placed over it: {evidence.why}")
+    unknown = next((evidence for evidence in inventory.tiers if evidence.domain is None), None)
+    if unknown is not None:
+        reader.found("warning", unknown.tier, f"no run is placed over it: {unknown.why}")
     return replace(inventory, findings=tuple(reader.findings))
 
 
