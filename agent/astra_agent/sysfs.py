@@ -27,6 +27,9 @@ class DirectoryRoot:
 
     folder: Path = Path("/")
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "folder", self.folder.resolve())
+
     def read(self, path: str) -> bytes:
         try:
             with self._real(path).open("rb", buffering=0) as file:
@@ -51,6 +54,11 @@ class DirectoryRoot:
     def resolve(self, path: str) -> str:
         if self.folder == Path("/"):
             return os.path.realpath(path)
+        # Links of sysfs are relative, so this is nearly always right; what leads out is followed again, inside.
+        root = str(self.folder)
+        real = os.path.realpath(f"{root}/{path}")
+        if real == root or real.startswith(f"{root}/"):
+            return real[len(root) :] or "/"
         return follow(path, lambda here: self._target(self.folder / here.lstrip("/")))
 
     def exists(self, path: str) -> bool:

@@ -34,6 +34,7 @@ PURE = (
     "astra_agent.wire",
     "astra_cli.documents",
     "astra_cli.machine.answers",
+    "astra_cli.machine.picture",
     "astra_cli.render",
     "astra_gang.core",
     "astra_gang.engine",

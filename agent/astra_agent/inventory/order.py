@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
 _PIECES = re.compile(r"[0-9]+|[^0-9]+")
 _LARGEST = 1 << 16
 """No machine has as many processors or memory nodes; a list that names more is no list."""
 
 
+@lru_cache(maxsize=4096)
 def natural(name: str) -> tuple[tuple[int, str], ...]:
     """A sort key by which `mlx5_9` comes before `mlx5_10`."""
     return tuple((int(piece) if piece[0] in "0123456789" else -1, piece) for piece in _PIECES.findall(name))
