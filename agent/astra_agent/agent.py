@@ -16,7 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from astra_agent import facts, host_files, plans
-from astra_agent.attach import attach
+from astra_agent.attachment import attach
 from astra_agent.book import Book
 from astra_agent.config import AgentConfig
 from astra_agent.errors import AstraError, Conflict, HostFault, NotFound, Stale

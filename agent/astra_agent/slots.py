@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from astra_agent import host_files, plans
-from astra_agent.attach import attach
+from astra_agent.attachment import attach
 from astra_agent.attempts import Attempt
 from astra_agent.errors import AstraError, HostFault, InvalidRequest, Stale
 from astra_agent.lease import now
