@@ -15,7 +15,7 @@ from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
-from astra_agent import facts, host_files, plans
+from astra_agent import facts, host_files, plans, wire
 from astra_agent.attachment import attach
 from astra_agent.book import Book
 from astra_agent.config import AgentConfig
@@ -254,6 +254,15 @@ class Agent:
             log.warning("directive_refused kind=%s slot=%s reason=%r", directive.kind, directive.slot, str(error))
             return Refused(slot=directive.slot, reason=str(error))
         return None
+
+    def learn(self, names: wire.Names) -> None:
+        """Of other runs in the workspaces that have slots here. What an older term says changes nothing."""
+        try:
+            self._obey_term(names.term)
+        except (Stale, HostFault) as error:
+            log.warning("names_refused reason=%s", error)
+        else:
+            self._tools.names.learn(names)
 
     def acknowledged(self, seq: int) -> None:
         """The coordinator has every report up to *seq*."""

@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from astra_agent import name_process, network
+from astra_agent import name_process, network, wire
 from astra_agent.config import AgentConfig
 from astra_agent.errors import HostFault
 from astra_agent.name_places import PORT, Place, free_place, make_sockets
@@ -64,6 +64,8 @@ class NameServer:
         """Set once the sockets of a server that was there before us are ours, too."""
         self._process: name_process.NameProcess | None = None
         """The one that this agent has started."""
+        self._found: frozenset[dns.RunKey] = frozenset()
+        """Runs that the server knew before we came: they stay until the coordinator has told everything once."""
         self._unserved = ""
         self._show: channel.Message = {}
 
@@ -97,6 +99,10 @@ class NameServer:
 
     def publish(self, slot: str, names: RunNames) -> None:
         self._published.put(slot, names)
+        self._change()
+
+    def learn(self, names: wire.Names) -> None:
+        self._published.learn(names)
         self._change()
 
     async def settled(self) -> None:
@@ -252,10 +258,8 @@ class NameServer:
             if wanted.sockets:
                 sockets.update({name: made.fileno() for name, made in zip(place.names, wanted.sockets, strict=True)})
         known = set(hello["sockets"])
-        return _Told(
-            {name: number for name, number in sockets.items() if name in known},
-            dict.fromkeys(map(tuple, hello["runs"])),
-        )
+        self._found = frozenset(map(tuple, hello["runs"]))
+        return _Told({name: at for name, at in sockets.items() if name in known}, dict.fromkeys(self._found))
 
     async def _adopt_sockets(self, client: Client, known: Collection[str]) -> None:
         for place, wanted in list(self._places.items()):
@@ -294,7 +298,10 @@ class NameServer:
             for name, made in zip(place.names, wanted.sockets, strict=False):
                 sockets[name] = made.fileno()
                 workspaces[name] = place.workspace
-        return _Told(sockets, dict(self._published.runs()), workspaces)
+        runs: dict[dns.RunKey, dns.RunNames | None] = dict(self._published.runs())
+        if not self._published.is_whole:
+            runs = dict.fromkeys(self._found) | runs
+        return _Told(sockets, runs, workspaces)
 
     async def _until_changed_or_gone(self, client: Client) -> None:
         """Raises: ConnectionError when the server is gone: idle, it says nothing else."""

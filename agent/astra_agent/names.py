@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
+from astra_agent import wire
 from astra_agent.wire import RunNames
 
 
@@ -24,6 +25,10 @@ class Names(Protocol):
 
     def publish(self, slot: str, names: RunNames) -> None:
         """These are to be answered for as long as *slot* is there, until newer ones of the same run come."""
+        ...
+
+    def learn(self, names: wire.Names) -> None:
+        """Names of runs that need no slot here, from the coordinator."""
         ...
 
     async def settled(self) -> None:
@@ -49,6 +54,9 @@ class NoNames:
         return
 
     def publish(self, slot: str, names: RunNames) -> None:
+        return
+
+    def learn(self, names: wire.Names) -> None:
         return
 
     async def settled(self) -> None:

@@ -192,6 +192,20 @@ class Arm(Wire):
     """The attempt is armed only once the machine's name server answers for these; they are taken back with the slot."""
 
 
+class Names(Wire):
+    """
+    Runs of the workspaces that have slots on this machine. What is not spoken of stays as it is, unless *whole*. Names
+    that an Arm brought stay until its slot has ended, or newer ones come.
+    """
+
+    kind: Literal["names"] = "names"
+    term: int
+    whole: bool = False
+    runs: tuple[RunNames, ...] = ()
+    gone: tuple[tuple[str, str], ...] = ()
+    """Workspace and run of those that have ended."""
+
+
 class Start(Wire):
     kind: Literal["start"] = "start"
     slot: SlotId
@@ -296,7 +310,7 @@ class ExecExit(Wire):
     error: str = ""
 
 
-ToAgent = Annotated[Welcome | LeaseAck | ReportAck | DirectiveMessage | OpenStream, Field(discriminator="kind")]
+ToAgent = Annotated[Welcome | LeaseAck | ReportAck | DirectiveMessage | Names | OpenStream, Field(discriminator="kind")]
 
 
 # Link: agent to coordinator -----------------------------------------------------------------------------------------

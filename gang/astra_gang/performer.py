@@ -8,10 +8,9 @@ only when each thing was last tried, so that an answer which does not come is as
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -53,6 +52,10 @@ class Agents(Protocol):
         """Hand it to the machine's link, in order; False when there is none now. Never waits."""
         ...
 
+    def tell(self, machine: str, names: wire.Names) -> bool:
+        """As `send`."""
+        ...
+
 
 @dataclass(slots=True)
 class _Tried:
@@ -66,16 +69,18 @@ class Performer:
     Args:
         post: Feeds an outcome back to the loop; returns once it is recorded.
         term: Of this coordinator; every directive carries it.
+        versions: Growing numbers for names: within a term, what is told later is newer.
     """
 
-    def __init__(self, *, clock: Clock, engine: Engine, roster: Roster, post: Post, term: int) -> None:
+    def __init__(
+        self, *, clock: Clock, engine: Engine, roster: Roster, post: Post, term: int, versions: Iterator[int]
+    ) -> None:
         self._clock = clock
         self._roster = roster
         self._engine = engine
         self._post = post
         self._term = term
-        self._versions = itertools.count(1)
-        """Of names: within a term, what is told later is newer."""
+        self._versions = versions
         self._tried: dict[str, dict[Hashable, _Tried]] = {}
         self._lanes: dict[str, deque[tuple[RunRecord, Reserve | GiveBack]]] = {}
         self._in_flight: set[tuple[str, Hashable]] = set()

@@ -9,7 +9,7 @@ import pytest
 from astra_agent import host_files
 from astra_agent.name_places import Place, free_place
 from astra_agent.published import Published
-from astra_agent.wire import Arm, RunNames
+from astra_agent.wire import Arm, Names, RunNames
 from tests.agent.machine import SLOT, Machine, a_machine, arm, finish, until
 from tests.fakes.names import FakeNames
 
@@ -155,3 +155,26 @@ def test_each_workspace_on_the_machines_network_has_an_address_of_its_own() -> N
 def test_no_address_is_made_up_when_all_are_taken() -> None:
     known = [Place(f"w{last}", f"169.254.53.{last}", None) for last in range(53, 255)]
     assert free_place("one-more", None, "169.254.53.53", known) is None
+
+
+def test_what_the_coordinator_tells_of_other_runs_is_known_until_it_says_that_they_are_gone() -> None:
+    published = Published()
+    published.learn(Names(term=1, whole=True, runs=(run_names(), other_run())))
+    assert {key for key, _ in published.runs()} == {("default", "llama"), ("default", "etl")}
+    published.learn(Names(term=1, gone=(("default", "etl"),)))
+    assert {key for key, _ in published.runs()} == {("default", "llama")}
+    published.learn(Names(term=1, whole=True))
+    assert list(published.runs()) == []
+
+
+@pytest.mark.parametrize(("version", "wins"), [(1, "10.0.0.5"), (9, "10.0.0.9")])
+def test_of_what_a_slot_brought_and_what_the_coordinator_tells_the_newer_counts(version: int, wins: str) -> None:
+    published = Published()
+    published.put("a", run_names("10.0.0.5", version=5))
+    published.learn(Names(term=1, whole=True, runs=(run_names("10.0.0.9", version=version),)))
+    (found,) = (run for _, run in published.runs())
+    assert found.addresses["llama-0"] == (wins,)
+
+
+def other_run() -> RunNames:
+    return RunNames(workspace="default", run="etl", addresses={"etl-0": ("10.83.0.9",)}, leader="etl-0", term=1)

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from astra_agent.errors import HostFault
-from astra_agent.wire import RunNames
+from astra_agent.wire import Names, RunNames
 
 
 class FakeNames:
@@ -20,6 +20,7 @@ class FakeNames:
     def __init__(self, address: str = "169.254.53.53") -> None:
         self.served: dict[str, str] = {}
         self.published: dict[str, RunNames] = {}
+        self.learned: list[Names] = []
         self.fault = ""
         self._address = address
         self._answering = asyncio.Event()
@@ -41,6 +42,9 @@ class FakeNames:
 
     def publish(self, slot: str, names: RunNames) -> None:
         self.published[slot] = names
+
+    def learn(self, names: Names) -> None:
+        self.learned.append(names)
 
     async def settled(self) -> None:
         if self.fault:
