@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 import shutil
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -265,10 +266,11 @@ class Attempt:
     ) -> bool:
         """Ask the runtime until it answers; False when a stop is wanted first. A call under way is never cut short."""
         while not self._stop_wanted:
+            asked_s = time.monotonic()
             try:
                 await ask(*args, **kwargs)
             except (Unavailable, DeadlineExceeded) as error:
-                self._tools.patience.unanswered(error)
+                self._tools.patience.unanswered(error, asked_s)
             else:
                 self._tools.patience.answered()
                 return True
