@@ -79,10 +79,11 @@ async def _pull(request: SlotRequest, tools: Tools, progress: Callable[[str], No
 
 
 async def _runtime_answers(tools: Tools) -> bool:
+    asked_s = time.monotonic()
     try:
         await tools.containers.list()
     except (Unavailable, DeadlineExceeded) as error:
-        tools.patience.unanswered(error)
+        tools.patience.unanswered(error, asked_s)
         return False
     return True
 
