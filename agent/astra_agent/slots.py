@@ -299,7 +299,8 @@ class Slot:
         """
         request, tools = self.record.request, self._tools
         machine_hosts = tools.hosts if request.image == "host" else ""
-        peers: Mapping[str, str] = {} if prepared.name_server else attempt.hosts
+        answered = prepared.name_server and attempt.names is not None
+        peers: Mapping[str, str] = {} if answered else attempt.hosts
         resolv_conf = tools.resolv_conf
         if prepared.name_server:
             home = f"{request.run.workspace}.{tools.config.zone.removesuffix('.')}"
