@@ -1,6 +1,6 @@
 """
-Streams: a log that is read, a program that is run beside a worker's own. The coordinator asks for one over the link,
-the agent dials a connection of its own for it; either side ends it by closing.
+Streams: a log that is read, a program that is run beside a worker's own, a name that is looked up. The coordinator asks
+for one over the link, the agent dials a connection of its own for it; either side ends it by closing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,16 @@ from astra_agent.agent import Agent
 from astra_agent.dial import Dialer, first_of
 from astra_agent.errors import AstraError, NotFound
 from astra_agent.runtime import ExecSession
-from astra_agent.wire import ExecExit, ExecRequest, LogsRequest, OpenStream, Resize, StdinEnd
+from astra_agent.wire import (
+    ExecExit,
+    ExecRequest,
+    LogsRequest,
+    Lookup,
+    LookupRequest,
+    OpenStream,
+    Resize,
+    StdinEnd,
+)
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +69,8 @@ class Streams:
                         await self._logs(connection, request)
                     case ExecRequest() as request:
                         await self._exec(connection, request)
+                    case LookupRequest() as request:
+                        await connection.send_str((await self._lookup(request)).model_dump_json())
             except asyncio.CancelledError:
                 # Not the stream's end: whoever follows a log asks for the rest of it when this agent is back.
                 await connection.close(code=aiohttp.WSCloseCode.GOING_AWAY)
@@ -114,6 +125,14 @@ class Streams:
         return await self._agent.containers.exec(
             container, request.command, request.tty, request.stdin, request.width, request.height
         )
+
+    # Names --------------------------------------------------------------------------------------------------------
+
+    async def _lookup(self, request: LookupRequest) -> Lookup:
+        try:
+            return await self._agent.names.lookup(request.slot, request.name, request.type)
+        except AstraError as error:
+            return Lookup(error=str(error))
 
 
 async def _closed(connection: Connection) -> None:

@@ -245,8 +245,17 @@ class FakeAgent(FakeAgentSocket):
         async with session.ws_connect(f"{url}/v1/agents/streams/{opened.stream}") as socket:
             if isinstance(opened.request, wire.LogsRequest):
                 await self._send_log(socket, opened.request)
+            elif isinstance(opened.request, wire.LookupRequest):
+                await socket.send_str(self.look_up(opened.request).model_dump_json())
             else:
                 await self._echo(socket, opened.request)
+
+    def look_up(self, request: wire.LookupRequest) -> wire.Lookup:
+        """Every name is 10.0.0.1, but for `nobody`, which can't be asked about."""
+        if request.name == "nobody":
+            return wire.Lookup(error="the name server can't be asked: Connection refused")
+        record = wire.LookupRecord(name=f"{request.name}.", type=request.type, ttl_s=1, data="10.0.0.1")
+        return wire.Lookup(server="169.254.53.53", rcode="NOERROR", took_s=0.001, records=(record,))
 
     async def _send_log(self, socket: aiohttp.ClientWebSocketResponse, request: wire.LogsRequest) -> None:
         log = self.logs.get((request.slot, request.attempt or 0))
