@@ -249,6 +249,11 @@ class Welcome(Wire):
     """Without an answer from the coordinator for this long, the agent stops its gang workers by itself."""
 
 
+def lease_every_s(disconnect_limit_s: float) -> float:
+    """A fifth of the limit, and never so long that a machine is silent unnoticed."""
+    return min(disconnect_limit_s / 5, 5.0)
+
+
 class LeaseAck(Wire):
     kind: Literal["lease_ack"] = "lease_ack"
     n: int
@@ -329,7 +334,7 @@ class Hello(Wire):
 
 
 class Lease(Wire):
-    """Sent every fifth of the disconnect limit. The agent counts from when it sent the last one that was answered."""
+    """Sent every `lease_every_s`. The agent counts from when it sent the last one that was answered."""
 
     kind: Literal["lease"] = "lease"
     n: int

@@ -89,12 +89,13 @@ class Api:
 
     async def _get_machines(self, request: web.Request) -> web.Response:
         Query(request, ())
-        return web.json_response(view.machines(await self._engine.machines(), self._machines))
+        found = await self._engine.machines()
+        return web.json_response(view.machines(found, self._machines, self._loop.watch.silent_s))
 
     async def _submit(self, request: web.Request) -> web.Response:
         Query(request, ())
         run = await self._intake.submit(self._workspace(request), await _json_body(request))
-        return web.json_response(view.job(run, self._clock.wall), status=201)
+        return web.json_response(self._job(run), status=201)
 
     async def _list(self, request: web.Request) -> web.Response:
         """The newest run of each name, in order of submission."""
@@ -102,17 +103,17 @@ class Api:
         workspace = self._workspace(request)
         newest = {run.state.name: run for run in self._loop.ledger.all() if run.state.workspace == workspace}
         runs = sorted(newest.values(), key=lambda run: run.state.submitted_at)
-        return web.json_response({"items": [view.job(run, self._clock.wall) for run in runs]})
+        return web.json_response({"items": [self._job(run) for run in runs]})
 
     async def _get(self, request: web.Request) -> web.Response:
         run = self._run(request, Query(request, ("uid",)))
-        return web.json_response(view.job(run, self._clock.wall))
+        return web.json_response(self._job(run))
 
     async def _stop(self, request: web.Request) -> web.Response:
         run = self._run(request, Query(request, ("uid",)))
         if run.state.phase is not Phase.ENDED:
             await self._loop.stop(run.state.uid, "the user")
-        return web.json_response(view.job(self._loop.ledger.get(run.state.uid) or run, self._clock.wall), status=202)
+        return web.json_response(self._job(self._loop.ledger.get(run.state.uid) or run), status=202)
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         query = Query(request, ("uid", "after", "follow"))
@@ -133,6 +134,9 @@ class Api:
     async def _exec(self, request: web.Request) -> web.StreamResponse:
         query = Query(request, ("uid", "rank", "tty", "stdin", "width", "height", "command"))
         return await self._follow.exec(request, self._run(request, query), query)
+
+    def _job(self, run: RunRecord) -> view.Json:
+        return view.job(run, self._clock.wall, self._loop.watch.absences(run.state))
 
     def _workspace(self, request: web.Request) -> str:
         workspace = request.match_info["workspace"]

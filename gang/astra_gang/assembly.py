@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from astra_agent.wire import lease_every_s
 from astra_gang.api import Api
 from astra_gang.clock import Clock
 from astra_gang.config import Config
@@ -45,7 +46,7 @@ def assemble(
 ) -> Parts:
     """Nothing runs yet."""
     doors = {name: AgentSocket(name, path) for name, path in (config.agents or {}).items()}
-    roster = Roster(clock)
+    roster = Roster(clock, silent_after_s=2 * lease_every_s(config.disconnect_limit_s))
     engine = EmbeddedEngine(store=store, clock=clock, roster=roster, doors=doors, book=loaded.book)
     loop = Loop(
         clock=clock,

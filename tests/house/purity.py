@@ -44,6 +44,7 @@ PURE = (
     "astra_dns.counters",
     "astra_dns.ready",
     "astra_dns.resolv_conf",
+    "astra_gang.absence",
     "astra_gang.core",
     "astra_gang.engine",
     "astra_gang.engines.book",
