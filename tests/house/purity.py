@@ -45,6 +45,14 @@ PURE = (
     "astra_gang.sightings",
     "astra_gang.slurm",
     "astra_gang.spec",
+    "astra_netprobe.halves",
+    "astra_netprobe.localise",
+    "astra_netprobe.plan",
+    "astra_netprobe.reach",
+    "astra_netprobe.readings",
+    "astra_netprobe.stats",
+    "astra_netprobe.tables",
+    "astra_netprobe.verdict",
 )
 """Modules, and packages with all that is in them. Whatever of ours they import is held to the same."""
 
