@@ -86,6 +86,13 @@ def slow(evidence: Evidence) -> tuple[Slow, ...]:
     return tuple(sorted((*found, *ways), key=lambda finding: (not finding.sick, finding.ratio)))
 
 
+def is_certain(evidence: Evidence) -> bool:
+    """Whether what looks slow was measured often enough: a probe may run out of time before."""
+    taking_part = {name for flow in evidence.flows for name in (flow.sender, flow.receiver)}
+    names = [name for name in evidence.machines if name in taking_part]
+    return plan.again(names, evidence.flows) is None
+
+
 def best_rates(evidence: Evidence) -> dict[Directed, float]:
     """The best measurement of every directed pair: what was reached once, the way can carry."""
     best: dict[Directed, float] = {}

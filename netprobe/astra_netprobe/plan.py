@@ -74,7 +74,7 @@ def next_step(evidence: Evidence, *, matrix_max: int = MATRIX_MAX) -> Step | Non
     schedule = matrix(names) if is_small else trials(names, evidence.rings)
     if len(evidence.rounds) < len(schedule):
         return schedule[len(evidence.rounds)]
-    return _again(names, evidence.flows)
+    return again(names, evidence.flows)
 
 
 # Rings ---------------------------------------------------------------------------------------------------------------
@@ -181,7 +181,7 @@ def _sample(names: Sequence[str]) -> tuple[PairRound, ...]:
     return tuple(PairRound(pairs) for round_ in chosen for pairs in (round_, _turned(round_)))
 
 
-def _again(names: Sequence[str], flows: Sequence[Flow]) -> PairRound | None:
+def again(names: Sequence[str], flows: Sequence[Flow]) -> PairRound | None:
     """Pairs that look slow and were not measured often enough to be sure."""
     measured: dict[Directed, list[float]] = {}
     for flow in flows:

@@ -31,6 +31,9 @@ def findings(evidence: Evidence) -> list[tuple[str, tuple[str, ...]]]:
     for name in _lost(evidence, failed, broken):
         found.append((f"{name} is lost: nobody reaches it any more and it does not answer", (name,)))
         failed = [reach for reach in failed if name not in (reach.source, reach.target)]
+    for name in _cut_off(evidence, failed):
+        found.append((f"{name} is cut off: nobody reaches it and it reaches nobody, though it is up", (name,)))
+        failed = [reach for reach in failed if name not in (reach.source, reach.target)]
     while failed:
         name, towards = _most_common(failed)
         mine = [reach for reach in failed if (reach.target if towards else reach.source) == name]
@@ -44,6 +47,13 @@ def _lost(evidence: Evidence, failed: Sequence[Reach], broken: set[str]) -> list
     reached = {reach.target for reach in evidence.reaches if reach.outcome == "reached"}
     unreachable = {reach.target for reach in failed} - reached
     return [name for name in evidence.machines if name in unreachable | broken and name in evidence.absent]
+
+
+def _cut_off(evidence: Evidence, failed: Sequence[Reach]) -> list[str]:
+    """Machines none of whose connections is made, in either direction, where others reach one another."""
+    working = {end for reach in evidence.reaches if reach.outcome == "reached" for end in (reach.source, reach.target)}
+    sources, targets = {reach.source for reach in failed}, {reach.target for reach in failed}
+    return [name for name in evidence.machines if name in sources & targets and name not in working and working]
 
 
 def _most_common(failed: Sequence[Reach]) -> tuple[str, bool]:
@@ -61,7 +71,7 @@ def _sentence(mine: Sequence[Reach], name: str, evidence: Evidence) -> str:
     if len(mine) > 1:
         is_target = first.target == mine[1].target
         who = f"{len(mine)} of {others} machines" if is_target else name
-        whom = name if is_target else f"{len(mine)} of {others} machines"
+        whom = name if is_target else "the others"
     else:
         who, whom = first.source, first.target
     return f"a connection from {who} to {whom} {_WHAT[first.outcome].format(target=whom)}"

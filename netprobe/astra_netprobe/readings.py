@@ -61,12 +61,18 @@ class Hop:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """One direction of a pair during a pair round. *both*: the other direction was loaded at the same time."""
+    """
+    One direction of a pair during a pair round.
+
+    *rate* is what the network carried while it had something to do, *reached* what came out in the end: they differ
+    where a machine was too slow for its network. *both*: the other direction was loaded at the same time.
+    """
 
     sender: str
     receiver: str
     rate: float
     both: bool = False
+    reached: float = 0.0
     retransmits: int = 0
     wrong: int = 0
     broken: bool = False

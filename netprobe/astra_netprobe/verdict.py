@@ -63,13 +63,13 @@ class _Finding:
 
 def judge(evidence: Evidence, asked: Asked | None = None) -> Verdict:
     """What *evidence* says of the network between its machines."""
-    slow = localise.slow(evidence)
+    slow, certain = localise.slow(evidence), localise.is_certain(evidence)
     found = [
         *(_Finding(sentence, blamed) for sentence, blamed in reach.findings(evidence)),
         *_wrong(evidence.wrongs),
         *_black_holes(evidence.packets),
         *_duplex(evidence.ports),
-        *(_Finding(finding.sentence, _blame(finding)) for finding in slow if finding.sick),
+        *(_Finding(finding.sentence, _blame(finding)) for finding in slow if finding.sick and certain),
     ]
     notes = (*(finding.sentence for finding in slow if not finding.sick), *_notes(evidence))
     if found:
@@ -78,6 +78,8 @@ def judge(evidence: Evidence, asked: Asked | None = None) -> Verdict:
     if evidence.absent:
         sentences = tuple(evidence.absent.values())
         return Verdict("unmeasured", sentences[0], sentences[1:], notes, tuple(evidence.absent))
+    if not certain and (sick := [finding for finding in slow if finding.sick]):
+        return Verdict("unmeasured", f"{sick[0].sentence}: so it seems, but the time was over before it was sure")
     measured = _rate(evidence)
     if measured is None:
         return Verdict("unmeasured", tables.decides(evidence.sizes), notes=notes)

@@ -71,6 +71,14 @@ def test_a_single_pair_that_fails_names_both_ends() -> None:
     assert verdict.sentence.startswith("a connection from m-1 to m-3 is dropped")
 
 
+def test_a_machine_that_neither_reaches_nor_is_reached_is_cut_off() -> None:
+    pairs = [(one, other) for one in FOUR for other in FOUR if one != other]
+    reaches = tuple(Reach(*pair, "silent" if "m-2" in pair else "reached") for pair in pairs)
+    verdict = judge(replace(SOUND, reaches=reaches))
+    assert verdict.sentence == "m-2 is cut off: nobody reaches it and it reaches nobody, though it is up"
+    assert verdict.blamed == ("m-2",) and verdict.more == ()
+
+
 def test_changed_elements_name_the_link_that_changed_them() -> None:
     verdict = judge(replace(SOUND, wrongs=(Wrong("m-1", "m-2", 3),)))
     assert verdict.sentence == "3 elements from m-1 to m-2 arrived changed; the link between them corrupts data"
