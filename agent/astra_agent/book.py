@@ -31,6 +31,8 @@ class Book:
     state_dir: Path
     unreadable: set[str] = field(default_factory=set)
     """Slots whose record can't be read: nothing of theirs is touched."""
+    fault: str | None = None
+    """Why the last write failed; None when it did not."""
 
     def open(self, boot: str) -> AgentRecord:
         """Make the folders, and begin a new epoch. Raises: HostFault."""
@@ -48,7 +50,7 @@ class Book:
         return record
 
     def save_agent(self, record: AgentRecord) -> None:
-        write_durably(self.state_dir / "agent.json", _AGENT.dump_json(record))
+        self._write(self.state_dir / "agent.json", _AGENT.dump_json(record))
 
     def load(self) -> tuple[SlotRecord, ...]:
         records = []
@@ -61,11 +63,11 @@ class Book:
 
     def save(self, record: SlotRecord) -> None:
         """Durable when it returns. Raises: HostFault, and the old record stands."""
-        write_durably(self._slots / f"{record.request.slot}.json", _SLOT.dump_json(record))
+        self._write(self._slots / f"{record.request.slot}.json", _SLOT.dump_json(record))
 
     def bury(self, slot: str, ending: Ending) -> None:
         """The slot's record makes room for its tombstone. Idempotent; works for a slot that was never there."""
-        write_durably(self._ended / f"{slot}.json", _ENDING.dump_json(ending))
+        self._write(self._ended / f"{slot}.json", _ENDING.dump_json(ending))
         with contextlib.suppress(FileNotFoundError):
             (self._slots / f"{slot}.json").unlink()
         self._forget_oldest()
@@ -77,6 +79,14 @@ class Book:
             return None
         except (OSError, ValidationError):
             return Ending(code=1, reason="its tombstone can't be read")
+
+    def _write(self, path: Path, data: bytes) -> None:
+        try:
+            write_durably(path, data)
+        except HostFault as error:
+            self.fault = str(error)
+            raise
+        self.fault = None
 
     def _forget_oldest(self) -> None:
         stones = list(self._ended.iterdir())

@@ -14,12 +14,12 @@ from importlib.metadata import version
 from pathlib import Path
 
 from aiohttp import web
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from astra_agent.agent import Agent
 from astra_agent.errors import AstraError, InvalidRequest, handling
 from astra_agent.records import Ending
-from astra_agent.wire import PROTOCOL, SlotRequest
+from astra_agent.wire import PROTOCOL, SlotId, SlotRequest
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +28,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _WAIT_DEFAULT_S = 30.0
 _WAIT_MAX_S = 600.0
 _SHUTDOWN_S = 1.0
+_SLOT_ID: TypeAdapter[str] = TypeAdapter(SlotId)
 
 
 class LocalApi:
@@ -42,7 +43,7 @@ class LocalApi:
         Raises: InvalidRequest when something else is there.
         """
         _make_room(path)
-        runner = web.AppRunner(self.application(), shutdown_timeout=_SHUTDOWN_S)
+        runner = web.AppRunner(self.application(), access_log=None, shutdown_timeout=_SHUTDOWN_S)
         await runner.setup()
         try:
             await web.UnixSite(runner, str(path)).start()
@@ -71,9 +72,10 @@ class LocalApi:
         try:
             runtime = await self._agent.containers.probe()
         except AstraError as error:
-            document: dict[str, object] = {"runtime": None, "findings": [str(error)]}
+            document: dict[str, object] = {"runtime": None, "findings": [str(error), *self._agent.names.findings()]}
         else:
-            document = {"runtime": dataclasses.asdict(runtime), "findings": list(runtime.findings)}
+            findings = [*runtime.findings, *self._agent.names.findings()]
+            document = {"runtime": dataclasses.asdict(runtime), "findings": findings}
         about = {"version": version("astraeus"), "protocol": PROTOCOL, "boot": self._agent.boot}
         return web.json_response(about | document)
 
@@ -84,25 +86,23 @@ class LocalApi:
         return web.json_response({"items": [status.model_dump(mode="json") for status in self._agent.slots()]})
 
     async def _slot(self, request: web.Request) -> web.Response:
-        return _json(self._agent.slot(request.match_info["slot"]).status().model_dump_json())
+        return _json(self._agent.slot(_slot_id(request)).status().model_dump_json())
 
     async def _put(self, request: web.Request) -> web.Response:
         wanted = _slot_request(await request.read())
-        if wanted.slot != request.match_info["slot"]:
-            raise InvalidRequest(
-                f"slot is {wanted.slot!r}; expected {request.match_info['slot']!r} as in the path", "slot"
-            )
+        if wanted.slot != _slot_id(request):
+            raise InvalidRequest(f"slot is {wanted.slot!r}; expected {_slot_id(request)!r} as in the path", "slot")
         status, is_new = self._agent.put_slot(wanted)
         return _json(status.model_dump_json(), 201 if is_new else 200)
 
     async def _wait(self, request: web.Request) -> web.Response:
         timeout_s = _number(request, "timeout_s", _WAIT_DEFAULT_S)
-        ending = await self._agent.wait(request.match_info["slot"], min(timeout_s, _WAIT_MAX_S))
+        ending = await self._agent.wait(_slot_id(request), min(timeout_s, _WAIT_MAX_S))
         return web.Response(status=204) if ending is None else web.json_response(dataclasses.asdict(ending))
 
     async def _delete(self, request: web.Request) -> web.Response:
         ending = Ending(code=int(_number(request, "code", 0)), reason=request.query.get("reason", ""))
-        self._agent.finish(request.match_info["slot"], ending)
+        self._agent.finish(_slot_id(request), ending)
         return web.json_response({}, status=202)
 
 
@@ -112,6 +112,15 @@ def _make_room(path: Path) -> None:
         if not stat.S_ISSOCK(path.lstat().st_mode):
             raise InvalidRequest(f"socket {path} is there and is no socket; remove it or choose another path", "socket")
         path.unlink()
+
+
+def _slot_id(request: web.Request) -> str:
+    """It becomes the name of files: nothing but a slot's ID may pass."""
+    slot = request.match_info["slot"]
+    try:
+        return _SLOT_ID.validate_python(slot)
+    except ValidationError as error:
+        raise InvalidRequest(f"slot is {slot!r}; expected lower-case letters, digits and dashes", "slot") from error
 
 
 def _slot_request(body: bytes) -> SlotRequest:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from astra_agent import plans, ports
-from astra_agent.attach import attach
+from astra_agent.attachment import attach
 from astra_agent.errors import DeadlineExceeded, HostFault, Unavailable
 from astra_agent.records import Prepared
 from astra_agent.runtime import BindMount, PreparedImage
@@ -47,7 +47,8 @@ async def prepare(request: SlotRequest, tools: Tools, progress: Callable[[str], 
     progress("Setting up the network")
     address, port = await _hold(request.slot, tools)
     await tools.networks.set_up(request.slot, address)
-    return Prepared(image, args, working_dir, uid, gid, groups, address, port)
+    name_server = await tools.names.serve(request.slot, request.run.workspace, tools.networks.netns(request.slot))
+    return Prepared(image, args, working_dir, uid, gid, groups, address, port, name_server)
 
 
 def _check_drives(request: SlotRequest, mounts: tuple[BindMount, ...]) -> None:
@@ -78,10 +79,11 @@ async def _pull(request: SlotRequest, tools: Tools, progress: Callable[[str], No
 
 
 async def _runtime_answers(tools: Tools) -> bool:
+    asked_s = time.monotonic()
     try:
         await tools.containers.list()
     except (Unavailable, DeadlineExceeded) as error:
-        tools.patience.unanswered(error)
+        tools.patience.unanswered(error, asked_s)
         return False
     return True
 

@@ -7,18 +7,24 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from astra_agent.runtime import PreparedImage
-from astra_agent.wire import Fault, SlotRequest
+from astra_agent.wire import Fault, RunNames, SlotRequest
 
 ENDED_ATTEMPTS_KEPT = 8
 
 
 @dataclass(frozen=True, slots=True)
 class ExitRecord:
-    """How an attempt ended. *code* None with *never_started*: its program never ran; else: nobody could see how."""
+    """
+    How an attempt ended. *code* None with *never_started*: its program never ran; else: nobody could see how.
+
+    Attributes:
+        killed: SIGKILL was needed after the grace time.
+    """
 
     code: int | None
     oom: bool = False
     never_started: bool = False
+    killed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,20 +49,19 @@ class AttemptRecord:
         start_begun: The container may have been started: from here on, a container that is not there has ended.
         started: The runtime has said so.
         failed: Why it could not be armed or started.
-        killed: SIGKILL was needed after the grace time.
         removed: Its container is gone for good.
     """
 
     number: int
     env: Mapping[str, str]
     hosts: Mapping[str, str]
+    names: RunNames | None = None
     armed: bool = False
     start_wanted: bool = False
     start_begun: bool = False
     started: bool = False
     stop: StopWish | None = None
     failed: str | None = None
-    killed: bool = False
     exit: ExitRecord | None = None
     removed: bool = False
 
@@ -73,6 +78,8 @@ class Prepared:
     groups: tuple[int, ...]
     address: str
     port: int
+    name_server: str = ""
+    """The address that its containers ask for names; empty: the machine's own servers, and hosts files."""
 
 
 @dataclass(frozen=True, slots=True)

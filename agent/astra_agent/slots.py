@@ -8,17 +8,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from astra_agent import host_files, plans
-from astra_agent.attach import attach
+from astra_agent.attachment import attach
 from astra_agent.attempts import Attempt
 from astra_agent.errors import AstraError, HostFault, InvalidRequest, Stale
 from astra_agent.lease import now
 from astra_agent.prepare import prepare
-from astra_agent.records import AttemptRecord, Ending, SlotRecord, StopWish
+from astra_agent.records import AttemptRecord, Ending, Prepared, SlotRecord, StopWish
 from astra_agent.runtime import ContainerPlan
 from astra_agent.status import Seen, slot_status
 from astra_agent.tools import Tools
@@ -27,6 +28,7 @@ from astra_agent.wire import Arm, Fault, SlotRequest, SlotStatus, Start, Stop
 log = logging.getLogger(__name__)
 
 _PROGRESS_EVERY_S = 1.0
+_SAVE_AGAIN_S = 2.0
 _CLEAN_AGAIN_S = 5.0
 
 
@@ -105,9 +107,11 @@ class Slot:
             return
         if self.record.phase != "ready" or self.record.ending is not None:
             raise Stale(f"slot {self.id} is {self.status().phase}, not ready")
-        attempt = AttemptRecord(number, directive.env, directive.hosts)
+        attempt = AttemptRecord(number, directive.env, directive.hosts, directive.names)
         record = replace(self.record, term=directive.term, newest=number, detail="", fault=None)
         self.save(record.with_attempt(attempt))
+        if directive.names is not None:
+            self._tools.names.publish(self.id, directive.names)
         self._attempts[number] = Attempt(number, self, self._tools)
         self._attend(self._attempts[number])
 
@@ -120,7 +124,10 @@ class Slot:
         if attempt.start_wanted or attempt.stop is not None or attempt.failed is not None:
             self._remember(directive.term)
             return
-        self.save(replace(self.record, term=directive.term).with_attempt(replace(attempt, start_wanted=True)))
+        # With its container seen waiting, one write says both: that it is wanted, and that it may have begun.
+        begun = self._attempts[number].waits
+        told = replace(attempt, start_wanted=True, start_begun=begun or attempt.start_begun)
+        self.save(replace(self.record, term=directive.term).with_attempt(told))
         self._attempts[number].wake()
 
     def stop(self, directive: Stop) -> None:
@@ -162,9 +169,19 @@ class Slot:
             if attempt.number <= number and attempt.exit is None:
                 record = record.with_attempt(_with_stop(attempt, grace_s, why))
         if record != self.record:
-            self.save(record)
+            self._save_or_go_on(record, must_go_on=bool(why))
         for attempt in record.attempts:
             self._attempts[attempt.number].wake()
+
+    def _save_or_go_on(self, record: SlotRecord, *, must_go_on: bool) -> None:
+        """A full disk must not keep alive what others take for dead; an agent after this one comes to the same end."""
+        try:
+            self.save(record)
+        except HostFault:
+            if not must_go_on:
+                raise
+            self.record = record
+            self.publish()
 
     # Its life -----------------------------------------------------------------------------------------------------
 
@@ -190,17 +207,30 @@ class Slot:
         if self.record.phase != "preparing":
             return
         request = self.record.request
+        changes: dict[str, Any] = {"request": request.model_copy(update={"registry_auth": None})}
         try:
             prepared = await prepare(request, self._tools, self._say_progress)
         except AstraError as error:
             fault: Fault = "user" if isinstance(error, InvalidRequest) else "machine"
-            log.warning("slot_failed run=%s slot=%s fault=%s reason=%s", request.run.name, self.id, fault, error)
-            record = replace(self.record, phase="failed", detail=str(error), fault=fault)
+            log.warning("slot_failed run=%s slot=%s fault=%s reason=%r", request.run.name, self.id, fault, str(error))
+            changes |= {"phase": "failed", "detail": str(error), "fault": fault}
         else:
             log.info("slot_ready run=%s slot=%s port=%s", request.run.name, self.id, prepared.port)
-            record = replace(self.record, phase="ready", detail="", prepared=prepared)
+            changes |= {"phase": "ready", "detail": "", "prepared": prepared}
         self._progress = ""
-        self.save(replace(record, request=request.model_copy(update={"registry_auth": None})))
+        await self._save_patiently(changes)
+
+    async def _save_patiently(self, changes: dict[str, Any]) -> None:
+        """Make *changes* of the record; a disk that can't be written is tried until it can."""
+        while True:
+            try:
+                self.save(replace(self.record, **changes))
+            except HostFault as error:
+                log.error("record_not_written slot=%s reason=%r", self.id, str(error))
+                self._changed(self)
+                await asyncio.sleep(_SAVE_AGAIN_S)
+            else:
+                return
 
     def _say_progress(self, sentence: str) -> None:
         """Told at most once a second: reports of progress are many, and only the newest is worth a message."""
@@ -222,11 +252,12 @@ class Slot:
         """Network, files and record go; the tombstone comes last, so that a crash before it cleans once more."""
         while True:
             try:
+                self._tools.names.withdraw(self.id)
                 await self._tools.networks.tear_down(self.id)
                 shutil.rmtree(self._tools.slot_folder(self.id), ignore_errors=True)
                 self._tools.book.bury(self.id, self.record.ending or Ending(code=1, reason=""))
             except HostFault as error:
-                log.warning("slot_not_cleaned slot=%s reason=%s", self.id, error)
+                log.warning("slot_not_cleaned slot=%s reason=%r", self.id, str(error))
                 await asyncio.sleep(_CLEAN_AGAIN_S)
             else:
                 return
@@ -248,16 +279,8 @@ class Slot:
         prepared, request = self.record.prepared, self.record.request
         if prepared is None:
             raise HostFault(f"slot {self.id} is not prepared")
-        machine_hosts = self._tools.hosts if request.image == "host" else ""
         files = self.files(attempt.number)
-        host_files.write(
-            files,
-            {
-                "hosts": host_files.hosts(request.worker, prepared.address, attempt.hosts, machine_hosts),
-                "resolv.conf": self._tools.resolv_conf,
-                "hostname": f"{request.worker}\n",
-            },
-        )
+        host_files.write(files, self._texts(prepared, attempt))
         return plans.container_plan(
             self._tools.config,
             self.record,
@@ -268,6 +291,25 @@ class Slot:
             log_path=self._tools.logs.path(self.id, attempt.number),
             files=files,
         )
+
+    def _texts(self, prepared: Prepared, attempt: AttemptRecord) -> dict[str, str]:
+        """
+        Peers are in the hosts file only where nobody answers for them: there they would stay what they were while the
+        name server has moved on.
+        """
+        request, tools = self.record.request, self._tools
+        machine_hosts = tools.hosts if request.image == "host" else ""
+        answered = prepared.name_server and attempt.names is not None
+        peers: Mapping[str, str] = {} if answered else attempt.hosts
+        resolv_conf = tools.resolv_conf
+        if prepared.name_server:
+            home = f"{request.run.workspace}.{tools.config.zone.removesuffix('.')}"
+            resolv_conf = host_files.own_resolv_conf(prepared.name_server, (home, *tools.search))
+        return {
+            "hosts": host_files.hosts(request.worker, prepared.address, peers, machine_hosts),
+            "resolv.conf": resolv_conf,
+            "hostname": f"{request.worker}\n",
+        }
 
     def files(self, attempt: int) -> Path:
         return self._tools.slot_folder(self.id) / f"a{attempt}"

@@ -92,7 +92,7 @@ def exit_sentence(attempt: AttemptRecord, ended: ExitRecord, memory_bytes: int) 
         return "Stopped before it was started"
     if ended.oom:
         return f"Out of memory (limit {size(memory_bytes)})" if memory_bytes else "Out of memory"
-    if attempt.stop is not None and attempt.killed:
+    if attempt.stop is not None and ended.killed:
         return f"Killed: it did not end within {attempt.stop.grace_s:g} s of SIGTERM"
     if ended.code is None:
         return "Ended, code unknown"

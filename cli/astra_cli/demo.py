@@ -84,22 +84,9 @@ class Demo:
             settings={"backoff_first_s": BACKOFF_S},
         )
         supervisor = Supervisor(plan, self.layout, lambda sentence: self.output.line(Cell(f"   {sentence}", "dim")))
-        shown: asyncio.Task[None] | None = None
-
-        def ready(cluster: Cluster) -> None:
-            nonlocal shown
-            shown = asyncio.create_task(self._show(cluster), name="demo")
-            shown.add_done_callback(lambda _: supervisor.wish.set())
-
         self._say("A cluster of four machines on this one: network namespaces on one bridge, a containerd of its own.")
-        try:
-            await supervisor.run(ready)
-        finally:
-            if shown is not None:
-                shown.cancel()
-                with suppress(asyncio.CancelledError):
-                    await shown
-        return shown is not None and not shown.cancelled() and not supervisor.interrupted
+        await supervisor.run(self._show)
+        return not supervisor.interrupted
 
     async def _show(self, cluster: Cluster) -> None:
         token = files.token(cluster.layout, "operator")
@@ -113,7 +100,8 @@ class Demo:
     async def _submit(self, client: Client) -> str:
         file = self.examples / "first-gang.json"
         self._say(
-            "Submit four workers that start together and sum numbers over TCP.", f"astra run {file.name} --follow"
+            "Submit four workers that start together and sum numbers over TCP.",
+            f"astra run examples/{file.name} --follow",
         )
         job = documents.Job.model_validate(await client.submit(read(file)))
         self.output.line(Cell(f"   {render.submitted(job)}", "dim"))

@@ -12,7 +12,6 @@ import platform
 import re
 import resource
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -27,7 +26,8 @@ import aiohttp
 import astra_agent
 from astra_agent import namespaces
 from astra_agent.errors import AstraError
-from astra_cli.dev import commands
+from astra_agent.inventory import Inventory
+from astra_cli.dev import commands, ports
 from astra_cli.dev.plan import API_PORT
 
 Level = Literal["ok", "warning", "missing"]
@@ -210,14 +210,11 @@ def has_capability(status: str, number: int) -> bool:
 
 
 def port() -> Iterator[Finding]:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", API_PORT))
-            yield Finding("ok", "port", f"port {API_PORT} of 127.0.0.1 is free")
-        except OSError:
-            sentence = f"port {API_PORT} of 127.0.0.1 is in use, by a dev cluster or by something else"
-            yield Finding("warning", "port", sentence, "nothing: `astra dev` takes the next free one and says so")
+    if ports.is_free(API_PORT):
+        yield Finding("ok", "port", f"port {API_PORT} of 127.0.0.1 is free")
+    else:
+        sentence = f"port {API_PORT} of 127.0.0.1 is in use, by a dev cluster or by something else"
+        yield Finding("warning", "port", sentence, "nothing: `astra dev` takes the next free one and says so")
 
 
 def clock() -> Iterator[Finding]:
@@ -268,6 +265,20 @@ async def agent(path: Path) -> list[Finding]:
         return [Finding("missing", "agent", f"no agent answers on {path}: {reason}", fix)]
     found = [_told(sentence) for sentence in health.get("findings", [])]
     return found or [Finding("ok", "agent", f"the agent on {path} has nothing to complain about")]
+
+
+def devices(inventory: Inventory) -> list[Finding]:
+    """What is wrong with GPUs and network ports; a machine without any is in order."""
+    found = [
+        Finding("warning", finding.subject, f"{finding.subject}: {finding.sentence}", finding.fix)
+        for finding in inventory.findings
+        if finding.level != "note"
+    ]
+    if inventory.gpus or inventory.rdma:
+        ports = len(inventory.training)
+        sentence = f"{len(inventory.gpus)} GPUs, {ports} {inventory.transport} ports for training"
+        found.insert(0, Finding("ok", "devices", sentence))
+    return found
 
 
 def _told(sentence: object) -> Finding:

@@ -72,6 +72,8 @@ async def test_waiting_has_a_bound_and_an_unknown_slot_none(daemon: Daemon) -> N
         ("PUT", f"/v1/slots/{SLOT}", '{"slot": "a", "color": 1}', 400, "run"),
         ("PUT", "/v1/slots/other", request().model_dump_json(), 400, "slot"),
         ("GET", f"/v1/slots/{SLOT}/wait?timeout_s=soon", None, 400, "timeout_s"),
+        ("DELETE", "/v1/slots/%2e%2e%2fagent", None, 400, "slot"),
+        ("GET", "/v1/slots/LLAMA", None, 400, "slot"),
         ("GET", "/v1/nothing", None, 404, None),
         ("POST", "/v1/slots", None, 405, None),
     ],

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from astra_agent.errors import HostFault
+from astra_agent.lease import Lease
 from astra_agent.wire import Refused
 from tests.agent.machine import SLOT, Machine, a_machine, arm, finish, request, start, stop, until
 
@@ -211,3 +212,31 @@ async def test_the_runtime_may_be_away_when_the_agent_comes_back(machine: Machin
     machine.containers.exit(container, 2)
     machine.containers.come_back()
     assert (await machine.exited()).code == 2
+
+
+async def test_a_disk_that_can_not_be_written_delays_what_is_told_and_loses_nothing(
+    machine: Machine, tmp_path: Path
+) -> None:
+    await machine.ready()
+    container = await machine.running()
+    records = tmp_path / "state" / "records"
+    records.rename(tmp_path / "away")
+    assert isinstance(machine.agent.obey(arm(1)), Refused)
+    machine.containers.exit(container, 3)
+    await until(lambda: "can't be written" in str(machine.agent.facts().out_of_use))
+    assert machine.attempt().state == "running"
+    (tmp_path / "away").rename(records)
+    assert (await machine.exited()).code == 3
+    assert machine.agent.facts().out_of_use is None
+
+
+async def test_a_disk_that_can_not_be_written_keeps_no_worker_alive_past_the_lease(
+    machine: Machine, tmp_path: Path
+) -> None:
+    await machine.ready()
+    container = await machine.running()
+    (tmp_path / "state" / "records").rename(tmp_path / "away")
+    machine.agent.lease_over(Lease("boot-1", 0.0, 60.0))
+    await until(lambda: machine.containers.kills[container])
+    (tmp_path / "away").rename(tmp_path / "state" / "records")
+    assert (await machine.exited()).detail == "No answer from the coordinator for 60 s"

@@ -34,8 +34,8 @@ def test_sizes_read_as_people_write_them(size_bytes: int, words: str) -> None:
         (ATTEMPT, ExitRecord(None, never_started=True), "Stopped before it was started"),
         (ATTEMPT, ExitRecord(137, oom=True), "Out of memory (limit 1 GiB)"),
         (
-            replace(ATTEMPT, stop=StopWish(30.0, 0.0), killed=True),
-            ExitRecord(137),
+            replace(ATTEMPT, stop=StopWish(30.0, 0.0)),
+            ExitRecord(137, killed=True),
             "Killed: it did not end within 30 s of SIGTERM",
         ),
         (replace(ATTEMPT, stop=StopWish(0.0, 0.0, "Cut off")), ExitRecord(137), "Cut off"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,18 +20,16 @@ from astra_cli.dev.plan import Layout, layout
 Json = dict[str, Any]
 
 PATIENCE_S = 60.0
-SHIM_SOCKETS = Path("/run/containerd/s")
-"""Fixed in containerd, whichever it is."""
 
 
 @dataclass
 class DevCluster:
-    """*inodes*: of every network namespace that was seen while it ran."""
+    """*inodes*, *sockets*: network namespaces and shims' sockets of it that were seen while it ran."""
 
     state: Path
     inodes: set[int] = field(default_factory=set)
     interfaces: str = field(default_factory=lambda: machine_interfaces())
-    sockets: set[Path] = field(default_factory=lambda: stale_sockets())
+    sockets: set[Path] = field(default_factory=set)
 
     @property
     def layout(self) -> Layout:
@@ -51,6 +48,7 @@ class DevCluster:
         result = subprocess.run(
             self.command(*words), env=self.environ, capture_output=True, text=True, timeout=timeout_s, check=False
         )
+        self.note()
         assert result.returncode == code, f"astra {' '.join(words)}: {result.stdout}{result.stderr}{self.logs()}"
         return result.stdout if code == 0 else result.stdout + result.stderr
 
@@ -60,7 +58,6 @@ class DevCluster:
 
     def start(self, *words: str) -> None:
         self.astra("dev", "--detach", *words)
-        self.note_namespaces()
 
     @contextmanager
     def background(self, *words: str) -> Iterator[subprocess.Popen[str]]:
@@ -74,9 +71,11 @@ class DevCluster:
             process.kill()
             process.communicate()
 
-    def note_namespaces(self) -> None:
+    def note(self) -> None:
+        """Remember what there is now, to look for it afterwards."""
         for path in (self.layout.run / "net").glob("*"):
             self.inodes.add(path.stat().st_ino)
+        self.sockets.update(sweep.shim_sockets(self.layout))
 
     def phase(self, run: str) -> str:
         phase: str = self.json("status", run)["status"]["phase"]
@@ -102,7 +101,7 @@ class DevCluster:
         assert sweep.cgroup_directories(self.layout.cgroup) == []
         assert self.inodes & living_namespaces() == set()
         assert machine_interfaces() == self.interfaces
-        assert stale_sockets() - self.sockets == set()
+        assert [path for path in self.sockets if path.exists()] == []
         assert not self.layout.run.exists()
 
 
@@ -142,19 +141,3 @@ def living_namespaces() -> set[int]:
         with suppress(OSError):
             found.add(path.stat().st_ino)
     return found
-
-
-def stale_sockets() -> set[Path]:
-    """Sockets of shims that no shim listens on any more."""
-    return {path for path in SHIM_SOCKETS.glob("*") if not _listens(path)}
-
-
-def _listens(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX) as probe:
-        try:
-            probe.connect(str(path))
-        except FileNotFoundError:
-            return True  # gone by now
-        except OSError:
-            return False
-    return True

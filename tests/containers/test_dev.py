@@ -146,6 +146,22 @@ def test_a_machine_that_is_lost_is_replaced_and_comes_back_empty(cluster: DevClu
     assert "m-1 runs already" in cluster.astra("dev", "start", "--machine", "m-1", code=2)
 
 
+def test_a_followed_run_is_told_to_its_end_through_a_restart_of_the_coordinator(cluster: DevCluster) -> None:
+    cluster.start("--machines", "2")
+    count = ("--", "sh", "-c", "for i in 1 2 3 4 5 6 7 8; do echo line $i; sleep 1; done")
+    with cluster.background(
+        "run", "--name", "one", "--image", "host", "--machines", "2", "--follow", *count
+    ) as process:
+        told = read_until(process, "line 3")
+        kill([cluster.json("dev", "status")["coordinator"]["pid"]])
+        rest, _ = process.communicate(timeout=60)
+        assert process.returncode == 0
+    lines = [line for line in (told + rest).splitlines() if line.startswith("line ")]
+    assert lines == [f"line {n}" for n in range(1, 9)]
+    assert "the coordinator does not answer" in rest
+    assert rest.rstrip().endswith(("Completed", "All 2 workers completed"))
+
+
 def test_daemons_that_are_killed_are_started_again_and_the_gang_runs_on(cluster: DevCluster) -> None:
     cluster.start("--machines", "2")
     gang(cluster, "one")
@@ -172,7 +188,7 @@ def test_daemons_that_are_killed_are_started_again_and_the_gang_runs_on(cluster:
 def test_ctrl_c_while_it_starts_leaves_nothing(cluster: DevCluster, moment: str) -> None:
     with cluster.background("dev", "--machines", "2") as process:
         read_until(process, moment)
-        cluster.note_namespaces()
+        cluster.note()
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
     cluster.check_nothing_left()
@@ -187,10 +203,19 @@ def test_ctrl_c_at_any_time_leaves_nothing(cluster: DevCluster, delay_s: float) 
     cluster.check_nothing_left()
 
 
+def test_ctrl_c_while_a_detached_cluster_starts_leaves_nothing(cluster: DevCluster) -> None:
+    with cluster.background("dev", "--detach", "--machines", "2") as process:
+        read_until(process, "containerd serves")
+        cluster.note()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+    cluster.check_nothing_left()
+
+
 def test_ctrl_c_again_and_again_while_it_stops_a_run_leaves_nothing(cluster: DevCluster) -> None:
     with cluster.background("dev", "--machines", "2") as process:
         read_until(process, "The cluster is up")
-        cluster.note_namespaces()
+        cluster.note()
         gang(cluster, "one")
         running(cluster, "one")
         for _ in range(5):
@@ -236,11 +261,3 @@ def test_what_a_kill_of_everything_leaves_is_removed(cluster: DevCluster, then: 
     else:
         cluster.start("--machines", "1")
         assert len(cluster.json("nodes")["items"]) == 1
-
-
-def test_a_stop_ends_a_supervisor_that_hangs(cluster: DevCluster) -> None:
-    cluster.start("--machines", "1")
-    os.kill(lock.holder(cluster.layout), signal.SIGSTOP)
-    kill([lock.holder(cluster.layout)])
-    cluster.astra("dev", "stop")
-    cluster.check_nothing_left()

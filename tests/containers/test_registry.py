@@ -215,6 +215,18 @@ async def test_a_registry_that_accepts_and_never_answers_is_given_up(client: Cli
             await machine.prepare(f"{host}/team/x:1")
 
 
+async def test_a_pull_that_waits_for_its_registry_says_so(client: Client, tmp_path: Path) -> None:
+    machine = Machine(client, tmp_path, replace(QUICK, tries=2))
+    host = f"127.0.0.1:{free_port()}"
+
+    with pytest.raises(Unavailable):
+        await machine.prepare(f"{host}/team/x:1")
+    assert machine.said == [
+        f"Pulling {host}/team/x:1",
+        f"Pulling {host}/team/x:1: registry {host} does not answer (connection refused), trying again",
+    ]
+
+
 async def test_a_name_without_an_address_is_said_to_have_none(client: Client, tmp_path: Path) -> None:
     machine = Machine(client, tmp_path, replace(QUICK, tries=1))
 

@@ -11,6 +11,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 FENCE = re.compile(r"^```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 
+BUILT = {line.strip("/") for line in (ROOT / ".gitignore").read_text().splitlines()} | {".git", "astra-init"}
+
 
 @dataclass(frozen=True, slots=True)
 class Block:
@@ -22,12 +24,14 @@ class Block:
 
 
 def tracked_files() -> list[Path]:
-    """Files that git knows of, and new ones that it does not ignore."""
+    """Files that git knows of, and new ones that it does not ignore; in a tree without git, all but what is built."""
     listing = subprocess.run(
         ["git", "-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT, capture_output=True, text=True, timeout=30, check=True,
-    ).stdout  # fmt: skip
-    return [file for name in listing.split("\0") if name and (file := ROOT / name).is_file()]
+        cwd=ROOT, capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    if listing.returncode:
+        return [file for file in ROOT.rglob("*") if file.is_file() and not BUILT & set(file.relative_to(ROOT).parts)]
+    return [file for name in listing.stdout.split("\0") if name and (file := ROOT / name).is_file()]
 
 
 def text_of(file: Path) -> str | None:

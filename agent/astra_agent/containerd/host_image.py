@@ -23,7 +23,7 @@ from astra_agent.runtime import ImageConfig
 CONFIG = ImageConfig(env={"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"})
 """What the image brings along."""
 
-_TRASH = ".trash-"
+_TRASH, _TRIAL = ".trash-", ".trial-"
 
 
 class HostImage:
@@ -67,12 +67,6 @@ class HostImage:
     async def remove(self, container: str) -> None:
         """Remove all that the container wrote. It must have ended. Idempotent."""
         await asyncio.to_thread(_remove, self._scratch, container)
-
-    async def sweep(self, containers: Iterable[str]) -> None:
-        """Remove what there is of any but *containers*, and what a kill in the middle of a removal left."""
-        found = {path.name for path in self._scratch.iterdir()} if self._scratch.is_dir() else set()
-        for name in found.difference(containers):
-            await self.remove(name)
 
     def view(self) -> dict[str, str | None]:
         """What a container sees beside the root file system: from path to place, None for an empty folder."""
@@ -119,12 +113,12 @@ def _make_scratch(scratch: Path) -> None:
 
 def _carries_overlay(scratch: Path) -> OSError | None:
     """None when it does; found out by trying, since file systems differ by kernel and version."""
-    trial = scratch / f"{_TRASH}{secrets.token_hex(8)}"
+    trial = scratch / f"{_TRIAL}{secrets.token_hex(8)}"
     try:
         for name in ("upper", "work", "merged"):
             (trial / name).mkdir(parents=True)
         options = ["lowerdir=/", f"upperdir={trial}/upper", f"workdir={trial}/work"]
-        with_mounts([Mount(type="overlay", source="overlay", options=options)], trial / "merged", lambda: None)
+        with_mounts([Mount(type="overlay", source="overlay", options=options)], trial / "merged", lambda: None).result()
     except OSError as error:
         return error
     finally:
@@ -132,9 +126,9 @@ def _carries_overlay(scratch: Path) -> OSError | None:
     return None
 
 
-def _remove(scratch: Path, name: str) -> None:
-    """Renamed first: the next container of that name starts afresh, whatever happens to the removal."""
-    trash = scratch / (name if name.startswith(_TRASH) else f"{_TRASH}{secrets.token_hex(8)}")
+def _remove(scratch: Path, container: str) -> None:
+    """Renamed first: the next container of that name starts afresh. What a kill left of earlier ones goes as well."""
     with suppress(FileNotFoundError):
-        (scratch / name).rename(trash)
-    shutil.rmtree(trash, ignore_errors=True)
+        (scratch / container).rename(scratch / f"{_TRASH}{secrets.token_hex(8)}")
+    for trash in scratch.glob(f"{_TRASH}*"):
+        shutil.rmtree(trash, ignore_errors=True)

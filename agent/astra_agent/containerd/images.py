@@ -135,7 +135,7 @@ class ContainerdImages:
         if found is not None:
             return found
         progress = Progress(image, "Pulling", tell)
-        async with RegistryImage(reference, image, auth, self._platform, self._registry) as origin:
+        async with RegistryImage(reference, image, auth, self._platform, self._registry, progress.waits) as origin:
             digest_name = f"{reference.registry}/{reference.repository}"
             return await self._puller.bring(origin, reference.name, digest_name, image, {}, progress)
 

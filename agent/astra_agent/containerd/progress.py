@@ -49,6 +49,9 @@ class Progress:
         self._received += size_bytes
         self._pulled()
 
+    def waits(self, why: str) -> None:
+        self._say(f"{self._verb} {self._image}: {why}", at_once=True)
+
     def unpacks(self, layer: int, layers: int) -> None:
         """Once nothing is left to receive; before that, the download is the news."""
         if self._received >= self._total:

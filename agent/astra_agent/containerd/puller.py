@@ -122,6 +122,7 @@ class Puller:
     ) -> str:
         """Content and snapshots, each layer unpacked while the next ones still come."""
         chain = chain_ids(configuration.diff_ids)
+        reason: BaseException | None = None
         progress.expect(sum(layer.size for layer in manifest.layers))
         try:
             async with asyncio.TaskGroup() as group:
@@ -135,8 +136,10 @@ class Puller:
                     layer = Layer(manifest.layers[number], configuration.diff_ids[number], own, parent)
                     await self._unpacker.unpack(layer, image, lease)
         except BaseExceptionGroup as failures:
-            # The first one is the reason; the others were cancelled by it, or say the same of another layer.
-            raise _first(failures) from failures
+            # The others were cancelled by the first, or say the same of another layer.
+            reason = _first(failures)
+        if reason is not None:
+            raise reason
         await self._write_small(manifest, configuration, chain[-1], lease)
         return chain[-1]
 

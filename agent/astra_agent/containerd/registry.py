@@ -8,7 +8,7 @@ patience. A layer goes on where it broke off, as often as it makes progress.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from types import TracebackType
 from typing import Self
@@ -46,16 +46,24 @@ class RegistryImage:
     Args:
         image: The image as the user wrote it, for sentences.
         own: User name and password that came with the request; for this registry only.
+        waits: Is told, as the rest of a sentence, when a registry has to be asked again.
     """
 
     def __init__(
-        self, reference: Reference, image: str, own: tuple[str, str] | None, platform: Platform, config: RegistryConfig
+        self,
+        reference: Reference,
+        image: str,
+        own: tuple[str, str] | None,
+        platform: Platform,
+        config: RegistryConfig,
+        waits: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._reference = reference
         self._image = image
         self._own = own
         self._platform = platform
         self._config = config
+        self._waits = waits
         self._sessions: list[Session] = []
         self._http: aiohttp.ClientSession | None = None
 
@@ -114,7 +122,7 @@ class RegistryImage:
         """
         wanted = f'{descriptor.digest[:19]}… of "{self._image}"'
         session = self._sessions[0]
-        patience = Patience(session.endpoint, wanted, self._config)
+        patience = Patience(session.endpoint, wanted, self._config, self._waits)
         while offset < descriptor.size:
             try:
                 async with aclosing(_rest(session, descriptor, offset, wanted)) as rest:
@@ -125,7 +133,7 @@ class RegistryImage:
             except (TransientError, AstraError) as error:
                 if session.endpoint.is_mirror:
                     session = self._without(session, error)
-                    patience = Patience(session.endpoint, wanted, self._config)
+                    patience = Patience(session.endpoint, wanted, self._config, self._waits)
                 elif isinstance(error, TransientError):
                     await patience.failed(error)
                 else:
@@ -141,7 +149,7 @@ class RegistryImage:
 
     async def _manifest_from(self, session: Session, version: str) -> tuple[bytes, str]:
         wanted = f'the manifest of "{self._image}"'
-        patience = Patience(session.endpoint, wanted, self._config)
+        patience = Patience(session.endpoint, wanted, self._config, self._waits)
         headers = {"Accept": ", ".join(ACCEPTED_MANIFESTS)}
         within_s = self._config.connect_timeout_s + 4 * self._config.read_timeout_s
         while True:

@@ -9,6 +9,7 @@ import os
 import re
 import ssl
 import time
+from collections.abc import Callable
 
 import aiohttp
 
@@ -29,10 +30,11 @@ class TransientError(Exception):
 class Patience:
     """Counts the tries of one request, and waits longer after each; progress makes it start anew."""
 
-    def __init__(self, endpoint: Endpoint, wanted: str, config: RegistryConfig) -> None:
+    def __init__(self, endpoint: Endpoint, wanted: str, config: RegistryConfig, waits: Callable[[str], None]) -> None:
         self._endpoint = endpoint
         self._wanted = wanted
         self._config = config
+        self._waits = waits
         self.progress()
 
     def progress(self) -> None:
@@ -41,7 +43,7 @@ class Patience:
 
     async def failed(self, error: TransientError) -> None:
         """
-        Wait, before the next try.
+        Wait, before the next try, and say so.
 
         Raises:
             Unavailable: That was the last one. A mirror gets one.
@@ -50,6 +52,7 @@ class Patience:
         if self._tries >= self._config.tries or self._endpoint.is_mirror:
             raise Unavailable(self._sentence(error)) from error
         backoff_s = min(self._config.backoff_first_s * 2 ** (self._tries - 1), self._config.backoff_longest_s)
+        self._waits(f"registry {self._endpoint.registry} does not answer ({error}), trying again")
         # A registry that names a longer time (429) is believed, within reason.
         await asyncio.sleep(max(backoff_s, min(error.retry_after_s, 6 * self._config.backoff_longest_s)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -32,10 +33,14 @@ def demo(state: Path) -> int:
     where, output = layout(state), Output()
     if supervisor.stop(where, lambda sentence: output.line(Cell(sentence, "dim"))):
         output.line(Cell("An earlier demonstration was still there; it is gone now.", "dim"))
+    purge(where)
     try:
         finished = asyncio.run(demonstration.Demo(examples, where, output).run())
     finally:
         purge(where)
+        if where.state == demonstration.STATE:
+            with suppress(OSError):  # it has a real cluster in it
+                where.state.parent.rmdir()
     if sweep.is_left(where):
         raise HostFault(f"something of the demonstration is left in {where.state}; `astra dev stop --state` removes it")
     if not finished:

@@ -20,6 +20,7 @@ from astra_agent import errors
 from astra_agent.errors import AstraError, HostFault, InvalidRequest, NotFound
 from astra_cli import context, render
 from astra_cli.dev import control, files, lock, network, requests, supervisor, sweep, topology
+from astra_cli.dev.cluster import Cluster
 from astra_cli.dev.plan import ClusterPlan, Layout, drive, layout, setting
 from astra_cli.invocation import json_option
 from astra_cli.output import Output
@@ -103,8 +104,12 @@ def _foreground(plan: ClusterPlan, where: Layout, port: int) -> int:
 
     async def run() -> bool:
         keeper = supervisor.Supervisor(plan, where, lambda sentence: output.line(render.Cell(f"  {sentence}")), port)
-        await keeper.run(lambda cluster: _introduce(output, cluster.layout, "Ctrl-C stops it."))
+        await keeper.run(introduce)
         return keeper.interrupted
+
+    async def introduce(cluster: Cluster) -> None:
+        _introduce(output, cluster.layout, "Ctrl-C stops it.")
+        await supervisor.until_stopped()
 
     output.line(render.Cell(f"Astraeus dev cluster, state in {where.state}", "bold"))
     interrupted = asyncio.run(run())

@@ -35,6 +35,8 @@ class Child:
     say: Say
     process: asyncio.subprocess.Process | None = None
     keeper: asyncio.Task[None] | None = field(default=None)
+    last_code: int | None = None
+    """How it ended the last time that it did so by itself."""
 
     @property
     def pid(self) -> int:
@@ -65,7 +67,9 @@ class Child:
         if self.process is not None:
             with suppress(ProcessLookupError):
                 self.process.kill()
-            await self.process.wait()
+            with suppress(TimeoutError):  # one that waits in the kernel is told of by the sweep, not waited for
+                async with asyncio.timeout(TERM_S):
+                    await self.process.wait()
 
     async def _leave_alone(self) -> None:
         if self.keeper is not None:
@@ -78,7 +82,7 @@ class Child:
         pause_s = BACKOFF_FIRST_S
         while self.process is not None:
             began = time.monotonic()
-            code = await self.process.wait()
+            code = self.last_code = await self.process.wait()
             pause_s = BACKOFF_FIRST_S if time.monotonic() - began > STEADY_S else min(pause_s * 2, BACKOFF_MAX_S)
             self.say(
                 f"{self.name} ended ({ending(code)}); it is started again in {pause_s:g} s: {last_words(self.log)}"

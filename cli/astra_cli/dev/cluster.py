@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import sys
 import time
 import uuid
@@ -19,10 +18,10 @@ from typing import Any, TypeVar
 
 from astra_agent import namespaces
 from astra_agent.containerd.private import PrivateContainerd
-from astra_agent.errors import AstraError, Conflict, DeadlineExceeded, HostFault
+from astra_agent.errors import AstraError, Conflict, DeadlineExceeded, HostFault, InvalidRequest, handling
 from astra_cli.client import Client
 from astra_cli.context import Target
-from astra_cli.dev import commands, files, network, sweep
+from astra_cli.dev import commands, files, network, ports, sweep
 from astra_cli.dev.child import Child, last_words
 from astra_cli.dev.network import Link
 from astra_cli.dev.plan import API_PORT, ClusterPlan, Layout, address
@@ -58,6 +57,7 @@ class Cluster:
     agents: dict[str, Child] = field(init=False)
     states: dict[str, MachineState] = field(init=False)
     watch: asyncio.Task[None] | None = None
+    reservation: ports.Reservation | None = None
 
     def __post_init__(self) -> None:
         self.containerd = PrivateContainerd(self.layout.containerd)
@@ -80,7 +80,7 @@ class Cluster:
         cancellation.
         """
         adopted = await _to_end(asyncio.to_thread(self._take_over))
-        self.port = self._free_port()
+        self._reserve_port()
         files.write_all(self.plan, self.layout, self.port, self.containerd.socket, self.containerd.runc_root)
         if adopted:
             self.say("an earlier cluster was killed: its machines and workers are taken over")
@@ -110,6 +110,8 @@ class Cluster:
         await self.coordinator.stop()
         await asyncio.gather(*(agent.stop() for agent in self.agents.values()))
         await asyncio.to_thread(sweep.sweep, self.layout)
+        if self.reservation is not None:
+            self.reservation.give_back()
 
     async def link(self, name: str, rate_bit_s: int | None, up: bool | None) -> Link:
         """Shape a machine's link, take it down or up; None leaves that as it is. Returns what it is now."""
@@ -171,6 +173,7 @@ class Cluster:
         """Whether the network and the workers of a killed cluster stay; otherwise nothing of it is left."""
         if self._is_ours_to_adopt():
             sweep.end_processes(sweep.daemons(self.layout))
+            sweep.remove_dead(sweep.shim_sockets(self.layout))
             return True
         if sweep.is_left(self.layout):
             self.say("an earlier cluster was killed: what it left is removed")
@@ -205,16 +208,12 @@ class Cluster:
     def _boot(self, machine: MachinePlan) -> None:
         files.write(self.layout.boot_id(machine.number), str(uuid.uuid4()))
 
-    def _free_port(self) -> int:
-        for port in (self.port,) if self.port else range(API_PORT, API_PORT + PORTS_TRIED):
-            with socket.socket() as probe, suppress(OSError):
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind(("127.0.0.1", port))
-                if port not in (API_PORT, self.port):
-                    self.say(f"port {API_PORT} of 127.0.0.1 is taken, the API is on {port}")
-                return port
-        wanted = f"port {self.port}" if self.port else f"every port from {API_PORT} to {API_PORT + PORTS_TRIED - 1}"
-        raise Conflict(f"{wanted} of 127.0.0.1 is taken; name a free one with --port")
+    def _reserve_port(self) -> None:
+        wanted = (self.port,) if self.port else range(API_PORT, API_PORT + PORTS_TRIED)
+        self.reservation = ports.reserve(wanted)
+        if self.reservation.port != wanted[0]:
+            self.say(f"port {API_PORT} of 127.0.0.1 is taken, the API is on {self.reservation.port}")
+        self.port = self.reservation.port
 
     async def _wait_connected(self) -> None:
         target = Target(f"http://127.0.0.1:{self.port}", files.token(self.layout, "operator"), "default", "astra dev")
@@ -223,6 +222,7 @@ class Cluster:
         missing = expected
         async with Client(target) as client:
             while missing and time.monotonic() < deadline:
+                self._check_accepted()
                 with suppress(AstraError):
                     items = (await client.machines())["items"]
                     missing = expected - {item["name"] for item in items if item["connected"]}
@@ -235,6 +235,12 @@ class Cluster:
                 f"{names} did not connect to the coordinator within {READY_S:g} s: {last_words(log)}"
             )
         self.say(f"{len(expected)} of {len(self.plan.machines)} agents are connected to the coordinator")
+
+    def _check_accepted(self) -> None:
+        """What a daemon says of its configuration does not heal by starting it again."""
+        for child in (self.coordinator, *self.agents.values()):
+            if child.last_code == handling(InvalidRequest("")).exit:
+                raise HostFault(f"{child.name} does not start: {last_words(child.log)}")
 
     async def _watch_containerd(self) -> None:
         """It has no keeper of its own: it outlives the supervisor, and may be an earlier one's."""

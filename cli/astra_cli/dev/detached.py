@@ -19,7 +19,7 @@ from typing import Any
 from astra_agent.errors import AstraError, handling
 from astra_cli.dev.cluster import Cluster
 from astra_cli.dev.plan import ClusterPlan, layout
-from astra_cli.dev.supervisor import Supervisor
+from astra_cli.dev.supervisor import Supervisor, until_stopped
 
 
 class Teller:
@@ -41,9 +41,10 @@ class Teller:
     def say(self, sentence: str) -> None:
         self.tell({"say": sentence})
 
-    def ready(self, cluster: Cluster) -> None:
+    async def serve(self, cluster: Cluster) -> None:
         self.tell({"ready": f"http://127.0.0.1:{cluster.port}"})
         self.hang_up()
+        await until_stopped()
 
     def hang_up(self) -> None:
         self.waiting = False
@@ -63,7 +64,7 @@ def main() -> int:
 
 
 async def _run(plan: ClusterPlan, state: Path, port: int, teller: Teller) -> None:
-    await Supervisor(plan, layout(state), teller.say, port).run(teller.ready)
+    await Supervisor(plan, layout(state), teller.say, port).run(teller.serve)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,39 +45,40 @@ class Supervisor:
     def __post_init__(self) -> None:
         self.cluster = Cluster(self.plan, self.layout, self.say, self.port)
 
-    async def run(self, ready: Callable[[Cluster], None]) -> None:
+    async def run(self, work: Callable[[Cluster], Awaitable[None]]) -> None:
         """
-        Bring the cluster up, call *ready*, and serve until told to stop. Nothing is left when it returns or raises;
-        the process, which has only its end before it, ignores Ctrl-C from then on.
+        Bring the cluster up, do *work* with it, and serve until that has ended or somebody wants it to stop: then the
+        work is cancelled first. Nothing is left when it returns or raises; the process, which has only its end before
+        it, ignores Ctrl-C from then on.
 
-        Raises: Conflict when one runs already; whatever kept it from starting; HostFault when something does not go.
+        Raises: Conflict when one runs already; whatever kept it from starting, or the work raised; HostFault when
+            something does not go.
         """
         loop = asyncio.get_running_loop()
         for number in _SIGNALS:
             loop.add_signal_handler(number, self._stop, number)
         with lock.held(self.layout):
-            work = asyncio.create_task(self._serve(ready), name="cluster")
+            serving = asyncio.create_task(self._serve(work), name="cluster")
             wish = asyncio.create_task(self.wish.wait(), name="wish")
             try:
-                await asyncio.wait({work, wish}, return_when=asyncio.FIRST_COMPLETED)
-                if work.done():
-                    work.result()
+                await asyncio.wait({serving, wish}, return_when=asyncio.FIRST_COMPLETED)
+                if serving.done():
+                    serving.result()
                 self.say("stopping: workers, agents, containerd, networks")
             finally:
                 self.wish.set()
-                work.cancel()
-                await asyncio.wait({work, wish})
+                serving.cancel()
+                await asyncio.wait({serving, wish})
                 await self.cluster.stop()
                 for number in _SIGNALS:
                     loop.remove_signal_handler(number)
                     signal.signal(number, signal.SIG_IGN)
 
-    async def _serve(self, ready: Callable[[Cluster], None]) -> None:
+    async def _serve(self, work: Callable[[Cluster], Awaitable[None]]) -> None:
         await self.cluster.start()
         server = await control.serve(self.layout, self._handle)
         try:
-            ready(self.cluster)
-            await asyncio.Event().wait()
+            await work(self.cluster)
         finally:
             server.close()
 
@@ -102,6 +103,11 @@ class Supervisor:
                 await self.cluster.start_machine(name)
                 return {"machine": name, "off": False}
         return self.cluster.status()
+
+
+async def until_stopped() -> None:
+    """Work of no end of its own."""
+    await asyncio.Event().wait()
 
 
 def require_root() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ TERM_S = 5.0
 GONE_S = 10.0
 """How long killed processes, and cgroups that they were in, may take to go."""
 
-_FLAGS = ("--config", "-address", "--address", "--root")
+_FLAGS = ("--config", "-address", "--address", "--root", "--control")
 _GONE = (FileNotFoundError, ProcessLookupError, PermissionError)
 
 
@@ -95,15 +96,31 @@ def cut_power(layout: Layout, machine: str) -> None:
     Raises: HostFault: a process does not die.
     """
     namespace = layout.containerd_namespace(machine)
-    bundles = PrivateContainerd(layout.containerd).state.glob(f"io.containerd.runtime.v2.task/{namespace}/*")
-    sockets = [path for bundle in bundles for path in leftovers.shim_sockets(bundle)]
+    sockets = shim_sockets(layout)
     end_processes(shims(namespace), term_s=0)
     resisting: list[str] = []
     end_cgroup(layout.machine_cgroup(machine), resisting)
-    for path in sockets:
-        path.unlink(missing_ok=True)
+    remove_dead(sockets)
     if resisting:
         raise HostFault(resisting[0])
+
+
+def shim_sockets(layout: Layout) -> list[Path]:
+    """Of every container that containerd knows, whether its shim lives or not."""
+    bundles = PrivateContainerd(layout.containerd).state.glob("io.containerd.runtime.v2.task/*/*")
+    return [path for bundle in bundles for path in leftovers.shim_sockets(bundle)]
+
+
+def remove_dead(sockets: list[Path]) -> None:
+    """Remove those that nobody listens on any more; containerd forgets the ones of shims that were killed."""
+    for path in sockets:
+        with socket.socket(socket.AF_UNIX) as probe:
+            try:
+                probe.connect(str(path))
+            except ConnectionRefusedError:
+                path.unlink(missing_ok=True)
+            except OSError:
+                continue
 
 
 def end_processes(pids: list[int], term_s: float = TERM_S) -> None:
