@@ -18,6 +18,8 @@ from astra_netprobe.readings import Evidence
 
 SICK_RATIO = 0.80
 DOUBTFUL_RATIO = 0.90
+WAY_RATIO = 0.70
+"""A way has no others that agree with it, and there are as many as pairs: chance finds some below 0.8."""
 Z_MIN = -3.0
 _AGREE = 0.8
 """Of the flows inside two halves so many must be sound, and of those between them slow."""
@@ -81,7 +83,7 @@ def slow(evidence: Evidence) -> tuple[Slow, ...]:
         for pair in _confirmed(evidence, best)
         if blamed.isdisjoint(pair)
         and set(evidence.cpu_bound).isdisjoint(pair)
-        and sound.is_below([best[pair]], SICK_RATIO)
+        and sound.is_below([best[pair]], WAY_RATIO)
     ]
     return tuple(sorted((*found, *ways), key=lambda finding: (not finding.sick, finding.ratio)))
 
