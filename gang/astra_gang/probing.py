@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from aiohttp import web
 
-from astra_agent.errors import InvalidRequest, NoCapacity, NotFound
+from astra_agent.errors import InvalidRequest, NoCapacity, NotFound, Unavailable
 from astra_agent.wire import ProbeRequest
 from astra_gang import plan
 from astra_gang.engine import Engine
@@ -38,9 +38,11 @@ class Probing:
         """
         Query(request, ())
         machine = request.match_info["machine"]
-        known = [found.facts.name for found in await self._engine.machines()]
-        if machine not in known:
-            raise NotFound(f"there is no machine {machine[:64]}: there are {', '.join(known[:16]) or 'none'}")
+        connected = {found.facts.name: found.connected for found in await self._engine.machines()}
+        if machine not in connected:
+            raise NotFound(f"there is no machine {machine[:64]}: there are {', '.join([*connected][:16]) or 'none'}")
+        if not connected[machine]:
+            raise Unavailable(f"machine {machine} is not connected: its agent does not run, or can't reach us")
         client = web.WebSocketResponse(timeout=_CLOSE_S, max_msg_size=MESSAGE_MAX, heartbeat=_PING_S)
         if not client.can_prepare(request).ok:
             raise InvalidRequest("a probe needs a WebSocket: send the headers of its hand-shake")

@@ -60,7 +60,8 @@ class Caller:
             for stream in range(streams):
                 attempt = _Call(self, peer, Greeting(purpose, self.rank, peer.rank, stream, tag, os.urandom(8)))
                 _finish([attempt], time.monotonic() + limit_s)
-                if attempt.outcome != "reached" or attempt.connection is None:
+                if attempt.outcome != "reached":
+                    attempt.close()
                     raise Unreached(peer.rank, attempt.outcome)
                 made.append(attempt.take())
         except BaseException:
