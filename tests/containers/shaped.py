@@ -20,6 +20,10 @@ from astra_netprobe.channel import Endpoint, ProcessChannel
 
 SUBNET = "10.93.0"
 _LATENCY = "50ms"
+_BURST = "128kb"
+"""More than the largest packet that the kernel hands on whole: tbf would cut it up, for eight times the work."""
+CONGESTION = "reno"
+"""Always allowed in a namespace. Under BBR, which some hosts choose, a shaped line is filled to a third of its rate."""
 _COMMAND_S = 20
 
 
@@ -106,7 +110,7 @@ class Lab:
 
     def shape(self, where: str, device: str, rate: str) -> None:
         if rate:
-            self._run(where, "tc", "qdisc", "replace", "dev", device, "root", "tbf", "rate", rate, "burst", "64kb",
+            self._run(where, "tc", "qdisc", "replace", "dev", device, "root", "tbf", "rate", rate, "burst", _BURST,
                       "latency", _LATENCY)  # fmt: skip
 
     def ip(self, where: str, *commands: str) -> None:
@@ -118,6 +122,7 @@ class Lab:
         port, bridge = f"p{i}", f"br{int(self._halves and i >= len(self.names) // 2)}"
         self.ip("switch", f"link add {port} mtu {self._mtu} type veth peer name v{i} mtu {self._mtu}")
         self.ip("switch", f"link set v{i} netns {self.netns(name)} name eth0", f"link set {port} master {bridge} up")
+        self._run(name, "sysctl", "-qw", f"net.ipv4.tcp_congestion_control={CONGESTION}")
         self.ip(name, "link set lo up", f"address add {self.address(name)}/24 dev eth0", "link set eth0 up")
         self.shape(name, "eth0", self._rate)
         self.shape("switch", port, self._rate)

@@ -18,8 +18,9 @@ from pathlib import Path
 import pytest
 
 from astra_netprobe import tables, verdict
-from astra_netprobe.conductor import MIB, Conductor, Settings
+from astra_netprobe.conductor import Conductor
 from astra_netprobe.readings import Evidence
+from astra_netprobe.settings import MIB, Settings
 from tests.containers import flipping
 from tests.containers.shaped import Lab, members
 from tests.levels import SBIN

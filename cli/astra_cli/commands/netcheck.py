@@ -22,8 +22,8 @@ from astra_cli.netcheck.endpoints import Named, Place, standing
 from astra_cli.netcheck.lead import lead
 from astra_cli.output import complain
 from astra_cli.reading import read
-from astra_netprobe.conductor import Settings
 from astra_netprobe.responder import Limits, Responder
+from astra_netprobe.settings import Settings
 from astra_netprobe.verdict import EXIT, Asked
 
 TOKEN = "ASTRA_NETCHECK_TOKEN"

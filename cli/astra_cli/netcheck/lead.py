@@ -18,8 +18,9 @@ from astra_cli.netcheck import report
 from astra_cli.netcheck.endpoints import Place, opened
 from astra_cli.output import Output
 from astra_netprobe import matrix
-from astra_netprobe.conductor import Conductor, Settings
+from astra_netprobe.conductor import Conductor
 from astra_netprobe.readings import Evidence
+from astra_netprobe.settings import Settings
 from astra_netprobe.verdict import Asked, judge
 
 
