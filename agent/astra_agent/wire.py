@@ -269,7 +269,7 @@ class OpenStream(Wire):
 
     kind: Literal["open_stream"] = "open_stream"
     stream: str
-    request: LogsRequest | ExecRequest = Field(discriminator="kind")
+    request: LogsRequest | ExecRequest | ProbeRequest = Field(discriminator="kind")
 
 
 class LogsRequest(Wire):
@@ -297,6 +297,15 @@ class ExecRequest(Wire):
     stdin: bool = False
     width: int = 80
     height: int = 24
+
+
+class ProbeRequest(Wire):
+    """
+    The machine takes part in a probe of the network: each text message towards the agent is a question of
+    `astra_netprobe.messages`, from it the answer. Whatever it does for the probe ends with the stream.
+    """
+
+    kind: Literal["probe"] = "probe"
 
 
 class Resize(Wire):

@@ -21,6 +21,7 @@ from astra_gang.follow import Follow
 from astra_gang.intake import Intake
 from astra_gang.link import Links
 from astra_gang.loop import Loop
+from astra_gang.probing import Probing
 from astra_gang.query import Query
 from astra_gang.store import RunRecord
 from astra_gang.streams import Streams
@@ -53,6 +54,7 @@ class Api:
         loop: Loop,
         intake: Intake,
         follow: Follow,
+        probing: Probing,
         workspaces: Collection[str],
         machines: Collection[str],
         term: int,
@@ -62,6 +64,7 @@ class Api:
         self._loop = loop
         self._intake = intake
         self._follow = follow
+        self._probing = probing
         self._workspaces = workspaces
         self._machines = machines
         self._term = term
@@ -70,6 +73,8 @@ class Api:
         app = web.Application(middlewares=[_errors, _authorize(token)], client_max_size=BODY_MAX)
         app.router.add_get("/v1/health", self._health)
         app.router.add_get("/v1/machines", self._get_machines)
+        app.router.add_get("/v1/machines/{machine}/probe", self._probing.take_part)
+        app.router.add_post("/v1/workspaces/{workspace}/placements", self._place, expect_handler=_expect)
         app.router.add_post(_JOBS, self._submit, expect_handler=_expect)
         app.router.add_get(_JOBS, self._list)
         app.router.add_get(_JOB, self._get)
@@ -96,6 +101,12 @@ class Api:
         Query(request, ())
         run = await self._intake.submit(self._workspace(request), await _json_body(request))
         return web.json_response(self._job(run), status=201)
+
+    async def _place(self, request: web.Request) -> web.Response:
+        """Where a run would go now; nothing is held by it."""
+        Query(request, ())
+        self._workspace(request)
+        return web.json_response(await self._probing.place(await _json_body(request)))
 
     async def _list(self, request: web.Request) -> web.Response:
         """The newest run of each name, in order of submission."""

@@ -38,6 +38,7 @@ PURE = (
     "astra_cli.machine.remarks",
     "astra_cli.machine.answers",
     "astra_cli.machine.picture",
+    "astra_cli.netcheck.report",
     "astra_cli.render",
     "astra_cli.runfile",
     "astra_dns.cache",
@@ -60,6 +61,17 @@ PURE = (
     "astra_gang.sightings",
     "astra_gang.slurm",
     "astra_gang.spec",
+    "astra_netprobe.greeting",
+    "astra_netprobe.halves",
+    "astra_netprobe.localise",
+    "astra_netprobe.matrix",
+    "astra_netprobe.messages",
+    "astra_netprobe.plan",
+    "astra_netprobe.reach",
+    "astra_netprobe.readings",
+    "astra_netprobe.stats",
+    "astra_netprobe.tables",
+    "astra_netprobe.verdict",
 )
 """Modules, and packages with all that is in them. Whatever of ours they import is held to the same."""
 
