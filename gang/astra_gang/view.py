@@ -70,7 +70,7 @@ def job(run: RunRecord, wall: Wall, absences: Iterable[Absence] = ()) -> Json:
 
 def _worker(state: RunState, worker: Worker, away: Mapping[str, Absence]) -> Json:
     slot, member = worker.slot, member_of(state, worker.rank, worker.attempt)
-    word, detail = _in_slot(worker, slot) if slot is not None else _without_slot(state, member)
+    word, detail = _in_slot(state, worker, slot) if slot is not None else _without_slot(state, member)
     if slot is not None and slot.machine in away and word in _MOVING:
         detail = away[slot.machine].sentence
     return {
@@ -86,7 +86,7 @@ def _worker(state: RunState, worker: Worker, away: Mapping[str, Absence]) -> Jso
     }
 
 
-def _in_slot(worker: Worker, slot: Slot) -> tuple[str, str]:
+def _in_slot(state: RunState, worker: Worker, slot: Slot) -> tuple[str, str]:
     if slot.lost:
         return "Down", f"its machine {slot.machine} is lost"
     seen = attempt_in(slot, worker.attempt)
@@ -99,7 +99,8 @@ def _in_slot(worker: Worker, slot: Slot) -> tuple[str, str]:
     if old_alive(worker):
         return "Stopping", ": ".join(filter(None, (f"Attempt {worker.attempt - 1} is being stopped", slot.detail)))
     word = _OF_PHASE.get(slot.phase, "Stopping")
-    return word, WAITING_AT_BARRIER if word == "ReadyToStart" and not slot.detail else slot.detail
+    waiting = WAITING_AT_BARRIER if len(state.members) > 1 else "Waiting to start"
+    return word, waiting if word == "ReadyToStart" and not slot.detail else slot.detail
 
 
 def _without_slot(state: RunState, member: Member | None) -> tuple[str, str]:
