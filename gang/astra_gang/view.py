@@ -70,7 +70,7 @@ def job(run: RunRecord, wall: Wall, absences: Iterable[Absence] = ()) -> Json:
 
 def _worker(state: RunState, worker: Worker, away: Mapping[str, Absence]) -> Json:
     slot, member = worker.slot, member_of(state, worker.rank, worker.attempt)
-    word, detail = _in_slot(state, worker, slot) if slot is not None else _without_slot(state, member)
+    word, detail = _in_slot(state, worker, slot) if slot is not None else _without_slot(state, worker, member)
     if slot is not None and slot.machine in away and word in _MOVING:
         detail = away[slot.machine].sentence
     return {
@@ -91,7 +91,7 @@ def _in_slot(state: RunState, worker: Worker, slot: Slot) -> tuple[str, str]:
         return "Down", f"its machine {slot.machine} is lost"
     seen = attempt_in(slot, worker.attempt)
     if seen is not None and seen.state == "exited":
-        return ("Completed" if seen.code == 0 else "Failed"), how_it_ended(seen)
+        return _ended(state, worker, seen.code), how_it_ended(seen)
     if slot.stuck is not None:
         return "Failed", slot.stuck
     if seen is not None and seen.state != "arming":
@@ -103,10 +103,24 @@ def _in_slot(state: RunState, worker: Worker, slot: Slot) -> tuple[str, str]:
     return word, waiting if word == "ReadyToStart" and not slot.detail else slot.detail
 
 
-def _without_slot(state: RunState, member: Member | None) -> tuple[str, str]:
-    if member is None or member.ended_at is None or state.phase not in (Phase.ENDING, Phase.ENDED):
+def _without_slot(state: RunState, worker: Worker, member: Member | None) -> tuple[str, str]:
+    if state.phase not in (Phase.ENDING, Phase.ENDED):
         return "Pending", ""
-    return ("Completed" if member.code == 0 else "Failed"), member.detail
+    if member is None or member.started_at is None:
+        return str(state.outcome), "It never started"
+    if member.ended_at is None:
+        return str(state.outcome), how_it_ended(None)
+    return _ended(state, worker, member.code), member.detail
+
+
+def _ended(state: RunState, worker: Worker, code: int | None) -> str:
+    """A worker that ended by itself completed or failed; one that ended when its attempt was over had been stopped."""
+    if code == 0:
+        return "Completed"
+    attempt, member = find_attempt(state, worker.attempt), member_of(state, worker.rank, worker.attempt)
+    if attempt is None or attempt.ended_at is None or member is None or member.ended_at is None:
+        return "Failed"
+    return "Stopped" if member.ended_at > attempt.ended_at else "Failed"
 
 
 def ranks(run: RunRecord, number: int | None, wall: Wall) -> Json:
