@@ -14,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from astra_agent.agent import Agent
 from astra_agent.dial import Dialer, first_of
 from astra_agent.errors import AstraError, NotFound
+from astra_agent.probes import Probes
 from astra_agent.runtime import ExecSession
 from astra_agent.wire import (
     ExecExit,
@@ -22,6 +23,7 @@ from astra_agent.wire import (
     Lookup,
     LookupRequest,
     OpenStream,
+    ProbeRequest,
     Resize,
     StdinEnd,
 )
@@ -44,6 +46,7 @@ class Streams:
         self._dialer = dialer
         self._asked: asyncio.Queue[OpenStream] = asyncio.Queue(_AT_ONCE)
         self._open = asyncio.Semaphore(_AT_ONCE)
+        self._probes = Probes(dialer.netns)
 
     def open(self, opened: OpenStream) -> None:
         """Serve it. What is too many at once is not: whoever asked waits with a bound."""
@@ -71,6 +74,8 @@ class Streams:
                         await self._exec(connection, request)
                     case LookupRequest() as request:
                         await connection.send_str((await self._lookup(request)).model_dump_json())
+                    case ProbeRequest():
+                        await self._probes.serve(connection)
             except asyncio.CancelledError:
                 # Not the stream's end: whoever follows a log asks for the rest of it when this agent is back.
                 await connection.close(code=aiohttp.WSCloseCode.GOING_AWAY)

@@ -22,6 +22,7 @@ from astra_gang.intake import Intake
 from astra_gang.link import Links
 from astra_gang.loop import Loop
 from astra_gang.naming import Naming
+from astra_gang.probing import Probing
 from astra_gang.query import Query
 from astra_gang.store import RunRecord
 from astra_gang.streams import Streams
@@ -56,6 +57,7 @@ class Api:
         intake: Intake,
         follow: Follow,
         naming: Naming,
+        probing: Probing,
         workspaces: Collection[str],
         machines: Collection[str],
         term: int,
@@ -66,6 +68,7 @@ class Api:
         self._intake = intake
         self._follow = follow
         self._naming = naming
+        self._probing = probing
         self._workspaces = workspaces
         self._machines = machines
         self._term = term
@@ -74,6 +77,8 @@ class Api:
         app = web.Application(middlewares=[_errors, _authorize(token)], client_max_size=BODY_MAX)
         app.router.add_get("/v1/health", self._health)
         app.router.add_get("/v1/machines", self._get_machines)
+        app.router.add_get("/v1/machines/{machine}/probe", self._probing.take_part)
+        app.router.add_post("/v1/workspaces/{workspace}/placements", self._place, expect_handler=_expect)
         app.router.add_post(_JOBS, self._submit, expect_handler=_expect)
         app.router.add_get(_JOBS, self._list)
         app.router.add_get(_JOB, self._get)
@@ -95,12 +100,19 @@ class Api:
 
     async def _get_machines(self, request: web.Request) -> web.Response:
         Query(request, ())
-        return web.json_response(view.machines(await self._engine.machines(), self._machines))
+        found = await self._engine.machines()
+        return web.json_response(view.machines(found, self._machines, self._loop.watch.silent_s))
 
     async def _submit(self, request: web.Request) -> web.Response:
         Query(request, ())
         run = await self._intake.submit(self._workspace(request), await _json_body(request))
-        return web.json_response(view.job(run, self._clock.wall), status=201)
+        return web.json_response(self._job(run), status=201)
+
+    async def _place(self, request: web.Request) -> web.Response:
+        """Where a run would go now; nothing is held by it."""
+        Query(request, ())
+        self._workspace(request)
+        return web.json_response(await self._probing.place(await _json_body(request)))
 
     async def _list(self, request: web.Request) -> web.Response:
         """The newest run of each name, in order of submission."""
@@ -108,17 +120,17 @@ class Api:
         workspace = self._workspace(request)
         newest = {run.state.name: run for run in self._loop.ledger.all() if run.state.workspace == workspace}
         runs = sorted(newest.values(), key=lambda run: run.state.submitted_at)
-        return web.json_response({"items": [view.job(run, self._clock.wall) for run in runs]})
+        return web.json_response({"items": [self._job(run) for run in runs]})
 
     async def _get(self, request: web.Request) -> web.Response:
         run = self._run(request, Query(request, ("uid",)))
-        return web.json_response(view.job(run, self._clock.wall))
+        return web.json_response(self._job(run))
 
     async def _stop(self, request: web.Request) -> web.Response:
         run = self._run(request, Query(request, ("uid",)))
         if run.state.phase is not Phase.ENDED:
             await self._loop.stop(run.state.uid, "the user")
-        return web.json_response(view.job(self._loop.ledger.get(run.state.uid) or run, self._clock.wall), status=202)
+        return web.json_response(self._job(self._loop.ledger.get(run.state.uid) or run), status=202)
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         query = Query(request, ("uid", "after", "follow"))
@@ -148,6 +160,9 @@ class Api:
     async def _names(self, request: web.Request) -> web.Response:
         Query(request, ())
         return web.json_response(self._naming.told(self._workspace(request)))
+
+    def _job(self, run: RunRecord) -> view.Json:
+        return view.job(run, self._clock.wall, self._loop.watch.absences(run.state))
 
     def _workspace(self, request: web.Request) -> str:
         workspace = request.match_info["workspace"]

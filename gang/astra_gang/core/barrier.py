@@ -54,9 +54,13 @@ def _refused(state: RunState, now: float) -> Moved | None:
         if slot is None or slot.fault != "user":
             continue
         if slot.phase == "failed" or slot.arm_failed == worker.attempt:
-            never_ran = all(attempt.opened_at is None for attempt in state.attempts)
-            return end(state, Outcome.FAILED, slot.detail, now, refused=never_ran)
+            return end(state, Outcome.FAILED, slot.detail, now, refused=_never_ran(state))
     return None
+
+
+def _never_ran(state: RunState) -> bool:
+    """No program of the user has started, in any attempt."""
+    return all(attempt.opened_at is None for attempt in state.attempts)
 
 
 def broken(state: RunState, now: float) -> Moved | None:
@@ -73,7 +77,8 @@ def broken(state: RunState, now: float) -> Moved | None:
     if unusable - lost or failed:
         state = replace(state, faults=state.faults + 1)
     if state.faults > state.policy.faults_limit:
-        return end(state, Outcome.FAILED, f"{why}; {state.faults} attempts in a row did not start", now)
+        why = f"{why}; {state.faults} attempts in a row did not start"
+        return end(state, Outcome.FAILED, why, now, refused=_never_ran(state))
     if lost:
         state = _pay_back(state, now)
     if state.recorded:
@@ -195,15 +200,15 @@ def _open(state: RunState, now: float) -> Moved | None:
     if due is None or now < due:
         return None
     state = open_attempt(replace(state, phase=Phase.STARTING, phase_since=now), now)
-    total = len(state.members)
-    state = replace(state, reason=sentences.starting_together(total, total))
-    return state, [Tell(f"The gang barrier opens for attempt {state.attempt}", attempt=state.attempt)]
+    members = members_of(state)
+    state = replace(state, reason=sentences.starting_together(members, len(members)))
+    return state, [Tell(sentences.barrier_opens(members, state.attempt), attempt=state.attempt)]
 
 
 def _say_how_far(state: RunState, now: float) -> Moved:
     """`Starting together: 3 of 4 ready`; told for each worker in small gangs, for each tenth in large ones."""
     ready, total = sum(is_ready(w) for w in members_of(state)), len(state.members)
-    sentence = sentences.starting_together(ready, total)
+    sentence = sentences.starting_together(members_of(state), ready)
     if state.start_at > now or sentence == state.reason:
         return state, []
     worth_telling = total <= 16 or ready in (total, total - 1) or ready % (total // 10) == 0
