@@ -34,7 +34,7 @@ from astra_gang.core import (
 from astra_gang.engine import Engine
 from astra_gang.environment import environment
 from astra_gang.hosts import hosts
-from astra_gang.plan import offer
+from astra_gang.plan import offer, placed
 from astra_gang.roster import Roster
 from astra_gang.store import RunRecord
 
@@ -149,6 +149,7 @@ class Performer:
             attempt=decision.attempt,
             env=environment(run.state, run.spec, decision.rank, facts),
             hosts=hosts(run.state),
+            placed=placed(run.state, run.spec),
         )
 
     def _send(self, state: RunState, machine: str, directive: wire.Arm | wire.Start | wire.Stop) -> None:

@@ -208,6 +208,8 @@ class RunState:
     """Of the reservation that is not answered yet."""
     tier: str = ""
     domain: str = ""
+    channel: int = 0
+    """The run's IMEX channel in its NVLink domain; its own until nothing of it can run any more."""
     next_slot: int = 0
     leaving: tuple[Slot, ...] = ()
     """Slots that are being given back, or in which something may still run."""
