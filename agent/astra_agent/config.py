@@ -74,7 +74,14 @@ class AgentConfig:
     boot_id_file: Path = Path("/proc/sys/kernel/random/boot_id")
     """Its text changes when the machine boots: its slots are gone then. A simulated machine has one of its own."""
     facts_file: Path | None = None
-    """JSON with fields of `MachineFacts` that stand instead of what was found: for simulated machines."""
+    """
+    JSON with fields of `MachineFacts` that stand instead of what was found, for simulated machines: what it claims of
+    GPUs, ports and domains is all that the machine has. Read again when it changes.
+    """
+    machine_file: Path | None = None
+    """A captured machine, as `astra capture` writes it, that this simulated one is. Read again when it changes."""
+    kernel_log: Path | None = None
+    """Where GPU errors are heard of; none: the kernel's own, and nowhere on a simulated machine."""
     log_max_bytes: int = 64 * MIB
     """A log is rotated past this; one older file of it is kept."""
     log_keep_bytes: int = 2 * GIB

@@ -10,6 +10,9 @@ from typing import Any
 
 from astra_agent.agent import Agent
 from astra_agent.config import AgentConfig
+from astra_agent.inventory import Besides
+from astra_agent.lookout import HadGpus, Lookout
+from astra_agent.sources import source_of
 from astra_agent.wire import Arm, AttemptStatus, Finish, RunRef, SlotRequest, SlotStatus, Start, Stop
 from tests.fakes.runtime import FakeContainers, FakeImages
 
@@ -75,7 +78,10 @@ class Machine:
         self.start()
 
     def start(self) -> None:
-        self.agent = Agent(self.config, self.containers, self.images)
+        self.config.state_dir.mkdir(exist_ok=True)
+        source, had = source_of(self.config), HadGpus(self.config.state_dir / "gpus")
+        lookout = Lookout(source, source.read(source.library(), Besides()), had)
+        self.agent = Agent(self.config, self.containers, self.images, lookout)
         self._task = asyncio.create_task(self.agent.run())
 
     async def crash(self) -> None:
