@@ -314,7 +314,13 @@ class Agent:
 
     def _inventory_changed(self, before: Inventory, after: Inventory) -> None:
         self._described = describe(self._machine, after)
+        gone = {lost.address: lost.reason for lost in after.lost if lost.gone and lost.address}
+        lost = {gpu.index: gpu.pci for gpu in before.gpus if gpu.pci in gone}
         for slot in self._slots.values():
+            for index in slot.record.request.gpus:
+                if index in lost:
+                    where = f"GPU {index} ({lost[index]}) of {self._config.name}"
+                    slot.stop_alone(f"{where} is lost: {gone[lost[index]]}")
             slot.inventory_changed()
         self.facts_changed.set()
 

@@ -82,6 +82,8 @@ class AgentConfig:
     """A captured machine, as `astra capture` writes it, that this simulated one is. Read again when it changes."""
     kernel_log: Path | None = None
     """Where GPU errors are heard of; none: the kernel's own, and nowhere on a simulated machine."""
+    glance_s: float = 2.0
+    """How often ports are looked at, which go down without an event."""
     log_max_bytes: int = 64 * MIB
     """A log is rotated past this; one older file of it is kept."""
     log_keep_bytes: int = 2 * GIB
@@ -107,7 +109,7 @@ class AgentConfig:
             raise _wrong("coordinator", self.coordinator, "a URL such as http://10.0.0.1:7411")
         if self.slot_network not in ("host", "own"):
             raise _wrong("slot_network", self.slot_network, '"host" or "own"')
-        for name in ("log_max_bytes", "log_check_s", "stuck_after_s", "runtime_check_s"):
+        for name in ("log_max_bytes", "log_check_s", "stuck_after_s", "runtime_check_s", "glance_s"):
             if getattr(self, name) <= 0:
                 raise _wrong(name, getattr(self, name), "more than 0")
         self._check_paths()

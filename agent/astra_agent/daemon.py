@@ -17,9 +17,8 @@ from astra_agent.errors import HostFault, InvalidRequest
 from astra_agent.lease import LeaseKeeper
 from astra_agent.link import Link
 from astra_agent.local_api import LocalApi
-from astra_agent.lookout import HadGpus, first_look
+from astra_agent.lookout import first_look
 from astra_agent.runtime import Containers, Images
-from astra_agent.sources import source_of
 
 log = logging.getLogger(__name__)
 
@@ -33,8 +32,7 @@ async def serve(config: AgentConfig, containers: Containers, images: Images, sto
         HostFault: this machine can't serve.
     """
     with locked(config.state_dir):
-        lookout = await first_look(source_of(config), HadGpus(config.state_dir / "gpus"), config.kernel_log)
-        agent = Agent(config, containers, images, lookout)
+        agent = Agent(config, containers, images, await first_look(config))
         async with Dialer(config) as dialer, LocalApi(agent).serve(config.socket), asyncio.TaskGroup() as group:
             tasks = [group.create_task(agent.run(), name="agent")]
             if config.coordinator:

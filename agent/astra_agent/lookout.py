@@ -13,17 +13,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from astra_agent.config import AgentConfig
 from astra_agent.errors import DeadlineExceeded, HostFault, InvalidRequest
 from astra_agent.inventory import Besides, Finding, Inventory, LibraryReading
 from astra_agent.inventory.kernel_log import Heard, hear
 from astra_agent.inventory.library import TIMEOUT
 from astra_agent.kernel_events import KERNEL_LOG, device_events, log_lines
 from astra_agent.off_loop import OneThread
-from astra_agent.sources import Source
+from astra_agent.sources import Source, source_of
 
 log = logging.getLogger(__name__)
 
-GLANCE_S = 2.0
 AGAIN_S = 30.0
 LIBRARY_S = 20.0
 """A driver whose GPUs sleep takes some seconds to wake each of them."""
@@ -36,17 +36,28 @@ _OF_THE_DRIVER = "NVRM"
 class Lookout:
     """
     Args:
+        inventory: As it was read a moment ago.
         kernel_log: To follow; None: a real machine's own, and none for one that is played.
+        glance_s: Between two glances.
     Attributes:
         changed: Called with the inventories before and after each change.
     """
 
-    def __init__(self, source: Source, inventory: Inventory, had: HadGpus, kernel_log: Path | None = None) -> None:
+    def __init__(
+        self,
+        source: Source,
+        inventory: Inventory,
+        had: HadGpus,
+        *,
+        kernel_log: Path | None = None,
+        glance_s: float = 2.0,
+    ) -> None:
         self.changed: Callable[[Inventory, Inventory], None] = lambda before, after: None
         self._source = source
         self._inventory = inventory
         self._had = had
         self._kernel_log = kernel_log or (None if source.is_played else KERNEL_LOG)
+        self._glance_s = glance_s
         self._heard = Heard()
         self._glance: object = None
         self._library = OneThread("NVML")
@@ -90,7 +101,7 @@ class Lookout:
                 await self._read()
                 read_s = loop.time()
             try:
-                async with asyncio.timeout(GLANCE_S):
+                async with asyncio.timeout(self._glance_s):
                     await self._woken.wait()
                 await asyncio.sleep(_SETTLE_S)
             except TimeoutError:
@@ -123,9 +134,7 @@ class Lookout:
     async def _ask_library(self) -> LibraryReading:
         try:
             return await self._library.call(self._source.library, LIBRARY_S)
-        except DeadlineExceeded as error:
-            return LibraryReading(error=TIMEOUT, detail=str(error))
-        except InvalidRequest as error:
+        except (DeadlineExceeded, InvalidRequest) as error:
             return LibraryReading(error=TIMEOUT, detail=str(error))
 
     def _take(self, found: Inventory) -> None:
@@ -197,22 +206,24 @@ class HadGpus:
             log.warning("gpu_count_not_written reason=%r", error.strerror)
 
 
-async def first_look(source: Source, had: HadGpus, kernel_log: Path | None = None) -> Lookout:
+async def first_look(config: AgentConfig) -> Lookout:
     """
-    A lookout that has read once.
+    A lookout that has read the machine once.
 
     Raises:
         InvalidRequest: the file that plays the machine is wrong.
         HostFault: the machine's files can't be read in time.
     """
-    library_thread, files_thread = OneThread("NVML"), OneThread("the machine's files")
+    source, had = source_of(config), HadGpus(config.state_dir / "gpus")
     try:
-        library = await library_thread.call(source.library, LIBRARY_S)
+        library = await OneThread("NVML").call(source.library, LIBRARY_S)
     except DeadlineExceeded as error:
         library = LibraryReading(error=TIMEOUT, detail=str(error))
     try:
-        found = await files_thread.call(lambda: source.read(library, Besides(had_gpus=had.most)), FILES_S)
+        found = await OneThread("the machine's files").call(
+            lambda: source.read(library, Besides(had_gpus=had.most)), FILES_S
+        )
     except DeadlineExceeded as error:
         raise HostFault(str(error)) from error
     had.note(len(found.gpus) + len(found.lost))
-    return Lookout(source, found, had, kernel_log)
+    return Lookout(source, found, had, kernel_log=config.kernel_log, glance_s=config.glance_s)

@@ -9,7 +9,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from astra_agent.errors import DeadlineExceeded
 
@@ -27,7 +27,7 @@ class OneThread:
     def __init__(self, name: str) -> None:
         self._name = name
         self._asking = asyncio.Lock()
-        self._hanging: Future[None] | None = None
+        self._hanging: Future[Any] | None = None
 
     async def call(self, work: Callable[[], Result], timeout_s: float) -> Result:
         """
@@ -43,16 +43,13 @@ class OneThread:
         if self._hanging is not None and not self._hanging.done():
             raise DeadlineExceeded(f"{self._name} has not answered an earlier question yet")
         done: Future[Result] = Future()
-        ended: Future[None] = Future()
-        self._hanging = ended
+        self._hanging = done
 
         def run() -> None:
             try:
                 done.set_result(work())
             except BaseException as error:  # noqa: BLE001 -- carried over to the caller
                 done.set_exception(error)
-            finally:
-                ended.set_result(None)
 
         threading.Thread(target=run, name=self._name, daemon=True).start()
         try:

@@ -1,6 +1,6 @@
 """
-Streams: a log that is read, a program that is run beside a worker's own. The coordinator asks for one over the link,
-the agent dials a connection of its own for it; either side ends it by closing.
+Streams: a log that is read, a program that is run beside a worker's own, a machine that is looked at. The coordinator
+asks for one over the link, the agent dials a connection of its own for it; either side ends it by closing.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from pydantic import TypeAdapter, ValidationError
 from astra_agent.agent import Agent
 from astra_agent.dial import Dialer, first_of
 from astra_agent.errors import AstraError, NotFound
+from astra_agent.inventory.document import dump
 from astra_agent.runtime import ExecSession
-from astra_agent.wire import ExecExit, ExecRequest, LogsRequest, OpenStream, Resize, StdinEnd
+from astra_agent.wire import ExecExit, ExecRequest, InventoryRequest, LogsRequest, OpenStream, Resize, StdinEnd
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +61,8 @@ class Streams:
                         await self._logs(connection, request)
                     case ExecRequest() as request:
                         await self._exec(connection, request)
+                    case InventoryRequest():
+                        await connection.send_str(dump(self._agent.inventory))
             except asyncio.CancelledError:
                 # Not the stream's end: whoever follows a log asks for the rest of it when this agent is back.
                 await connection.close(code=aiohttp.WSCloseCode.GOING_AWAY)
