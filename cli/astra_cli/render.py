@@ -159,7 +159,12 @@ def machines(documents: Iterable[Machine]) -> Table:
 def machine_state(machine: Machine) -> Cell:
     if machine.out_of_use:
         return Cell(f"out of use: {clean(machine.out_of_use)}", "yellow")
-    return Cell("connected", "green") if machine.connected else Cell("not connected", "bold red")
+    if not machine.connected:
+        return Cell("not connected", "bold red")
+    faults = sum(found.level == "fault" for found in machine.findings)
+    if faults:
+        return Cell(f"connected, {faults} fault{'s' if faults > 1 else ''}", "yellow")
+    return Cell("connected", "green")
 
 
 def submitted(document: Job) -> str:

@@ -70,6 +70,7 @@ class Api:
         app = web.Application(middlewares=[_errors, _authorize(token)], client_max_size=BODY_MAX)
         app.router.add_get("/v1/health", self._health)
         app.router.add_get("/v1/machines", self._get_machines)
+        app.router.add_get("/v1/machines/{name}", self._get_machine)
         app.router.add_post(_JOBS, self._submit, expect_handler=_expect)
         app.router.add_get(_JOBS, self._list)
         app.router.add_get(_JOB, self._get)
@@ -90,6 +91,18 @@ class Api:
     async def _get_machines(self, request: web.Request) -> web.Response:
         Query(request, ())
         return web.json_response(view.machines(await self._engine.machines(), self._machines))
+
+    async def _get_machine(self, request: web.Request) -> web.Response:
+        """With its inventory, which its agent is asked for; null while that is away."""
+        Query(request, ())
+        name = request.match_info["name"]
+        items = view.machines(await self._engine.machines(), self._machines)["items"]
+        found = next((item for item in items if item["name"] == name), None)
+        if found is None:
+            there = ", ".join(item["name"] for item in items) or "none"
+            raise NotFound(f"there is no machine {name[:64]}: there are {there}")
+        inventory = await self._follow.inventory(name) if found["connected"] else None
+        return web.json_response({**found, "inventory": inventory})
 
     async def _submit(self, request: web.Request) -> web.Response:
         Query(request, ())

@@ -6,6 +6,7 @@ they are told at once. It keeps its slots over links and coordinators, and notes
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -243,10 +244,13 @@ class FakeAgent(FakeAgentSocket):
 
     async def _stream(self, session: aiohttp.ClientSession, url: str, opened: wire.OpenStream) -> None:
         async with session.ws_connect(f"{url}/v1/agents/streams/{opened.stream}") as socket:
-            if isinstance(opened.request, wire.LogsRequest):
-                await self._send_log(socket, opened.request)
-            else:
-                await self._echo(socket, opened.request)
+            match opened.request:
+                case wire.LogsRequest() as request:
+                    await self._send_log(socket, request)
+                case wire.ExecRequest() as request:
+                    await self._echo(socket, request)
+                case wire.InventoryRequest():
+                    await socket.send_str(json.dumps({"machine": self.name}))
 
     async def _send_log(self, socket: aiohttp.ClientWebSocketResponse, request: wire.LogsRequest) -> None:
         log = self.logs.get((request.slot, request.attempt or 0))

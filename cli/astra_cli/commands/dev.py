@@ -19,7 +19,7 @@ import astra_cli
 from astra_agent import errors
 from astra_agent.errors import AstraError, HostFault, InvalidRequest, NotFound
 from astra_cli import context, render
-from astra_cli.dev import control, files, lock, network, requests, supervisor, sweep, topology
+from astra_cli.dev import control, files, lock, network, played, requests, supervisor, sweep, topology
 from astra_cli.dev.cluster import Cluster
 from astra_cli.dev.plan import ClusterPlan, Layout, drive, layout, setting
 from astra_cli.invocation import json_option
@@ -78,7 +78,10 @@ def _plan(
     if topology_file is not None:
         if machines is not None or gpus is not None:
             raise InvalidRequest("--topology says all about the machines; leave out --machines and --gpus-per-machine")
-        shape = topology.parse(read(topology_file))
+        shape = topology.parse(read(topology_file), topology_file.absolute().parent)
+        for machine in shape:
+            if machine.machine_file is not None:
+                played.machine_file(machine)
     elif machines is None and gpus is None and before is not None:
         shape = before.machines
     else:
@@ -269,6 +272,27 @@ def link(inherited: str | None, state: str | None, machine: str, rate: str | Non
     request = requests.LinkRequest(machine=machine, rate_bit_s=wanted, up=up)
     now = asyncio.run(control.ask(_where(state, inherited), request))
     click.echo(f"{machine}: link {'up' if now['up'] else 'down'}, {network.rate_text(now['rate_bit_s'])}")
+
+
+@dev.command()
+@machine_option
+@click.option("--port", required=True, metavar="PORT", help="Such as mlx5_3 or mlx5_3:1.")
+@click.option("--down", "up", flag_value=False, type=bool, default=None, help="Pull its cable.")
+@click.option("--up", "up", flag_value=True, type=bool, help="Plug it in again.")
+@state_option
+@click.pass_obj
+def port(inherited: str | None, state: str | None, machine: str, port: str, up: bool | None) -> None:
+    """Take a port of a machine's training network down, or up: only what the machine's file says, no traffic."""
+    if up is None:
+        raise InvalidRequest("say what the port is to be: --down or --up")
+    where = _where(state, inherited)
+    plan = files.read_plan(where)
+    if plan is None:
+        raise NotFound(f"there is no dev cluster with its state in {where.state}; start one with `astra dev`")
+    plays = plan.machine(machine)
+    path = played.path_of(plays, where)
+    files.write(path, played.with_port(plays, path.read_text(), port, up=up))
+    click.echo(f"{machine}: port {port} {'up' if up else 'down'}")
 
 
 @dev.command()
