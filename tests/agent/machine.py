@@ -12,6 +12,7 @@ from astra_agent.agent import Agent
 from astra_agent.config import AgentConfig
 from astra_agent.inventory import Besides
 from astra_agent.lookout import HadGpus, Lookout
+from astra_agent.names import Names
 from astra_agent.sources import source_of
 from astra_agent.wire import Arm, AttemptStatus, Finish, Placed, RunRef, SlotRequest, SlotStatus, Start, Stop
 from tests.fakes.runtime import FakeContainers, FakeImages
@@ -69,7 +70,7 @@ class Machine:
         containers, images: The runtime, which outlives it.
     """
 
-    def __init__(self, folder: Path, **settings: Any) -> None:
+    def __init__(self, folder: Path, names: Names | None = None, **settings: Any) -> None:
         boot = folder / "boot_id"
         boot.write_text("boot-1\n")
         values: dict[str, Any] = {
@@ -84,6 +85,7 @@ class Machine:
         self.config = AgentConfig(**(values | settings))
         self.containers = FakeContainers()
         self.images = FakeImages()
+        self.names = names
         self._task: asyncio.Task[None] | None = None
         self.start()
 
@@ -97,7 +99,7 @@ class Machine:
             kernel_log=self.config.kernel_log,
             glance_s=self.config.glance_s,
         )
-        self.agent = Agent(self.config, self.containers, self.images, lookout)
+        self.agent = Agent(self.config, self.containers, self.images, lookout, self.names)
         self._task = asyncio.create_task(self.agent.run())
 
     async def crash(self) -> None:
@@ -154,8 +156,8 @@ class Machine:
 
 
 @contextlib.asynccontextmanager
-async def a_machine(folder: Path, **settings: Any) -> AsyncIterator[Machine]:
-    machine = Machine(folder, **settings)
+async def a_machine(folder: Path, names: Names | None = None, **settings: Any) -> AsyncIterator[Machine]:
+    machine = Machine(folder, names, **settings)
     try:
         yield machine
     finally:

@@ -11,6 +11,7 @@ from typing import Any
 
 from astra_cli.dev import network, played
 from astra_cli.dev.plan import (
+    AGENT_SETTINGS,
     HUB_ADDRESS,
     LINK_PORT,
     PREFIX_LEN,
@@ -74,7 +75,7 @@ def coordinator_toml(plan: ClusterPlan, layout: Layout, port: int) -> str:
         "drives": sorted(plan.drives),
         "disconnect_limit_s": plan.disconnect_limit_s,
     }
-    values |= {name: value for name, value in plan.settings.items() if name not in POLICY_FIELDS}
+    values |= {n: value for n, value in plan.settings.items() if n not in (*POLICY_FIELDS, *AGENT_SETTINGS)}
     tables: dict[str, Mapping[str, Any]] = {
         "agents": {m.name: str(layout.agent_socket(m.number)) for m in plan.machines},
         "policy": {name: value for name, value in plan.settings.items() if name in POLICY_FIELDS},
@@ -102,6 +103,7 @@ def agent_toml(
         "masked_paths": [str(layout.state)],
         "facts_file": str(layout.machine(machine.name) / "facts.json"),
         "boot_id_file": str(layout.boot_id(machine.number)),
+        **{name: value for name, value in plan.settings.items() if name in AGENT_SETTINGS},
     }
     if machine.machine_file is not None:
         values["machine_file"] = str(played.path_of(machine, layout))
