@@ -12,7 +12,7 @@ import errno
 import os
 import socket
 import stat
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,7 +28,7 @@ _RECORD_BYTES = 8192
 _EVENT_BYTES = 16384
 
 
-async def device_events() -> AsyncIterator[str]:
+async def device_events() -> AsyncGenerator[str, None]:
     """
     Where below /sys a device of the training network, or on the PCI bus, came, went or changed. Virtual network devices
     are none: every container has some.
@@ -64,7 +64,7 @@ def interesting(message: bytes) -> str | None:
     return path if kind in ("net", "pci") or kind.startswith("infiniband") else None
 
 
-async def log_lines(file: Path) -> AsyncIterator[str]:
+async def log_lines(file: Path) -> AsyncGenerator[str, None]:
     """
     The kernel log from this boot's start, or as far back as it goes, then as it grows. *file* may be a FIFO with such
     lines.
