@@ -15,8 +15,18 @@ from astra_agent.agent import Agent
 from astra_agent.dial import Dialer, first_of
 from astra_agent.errors import AstraError, NotFound
 from astra_agent.inventory.document import dump
+from astra_agent.probes import Probes
 from astra_agent.runtime import ExecSession
-from astra_agent.wire import ExecExit, ExecRequest, InventoryRequest, LogsRequest, OpenStream, Resize, StdinEnd
+from astra_agent.wire import (
+    ExecExit,
+    ExecRequest,
+    InventoryRequest,
+    LogsRequest,
+    OpenStream,
+    ProbeRequest,
+    Resize,
+    StdinEnd,
+)
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +46,7 @@ class Streams:
         self._dialer = dialer
         self._asked: asyncio.Queue[OpenStream] = asyncio.Queue(_AT_ONCE)
         self._open = asyncio.Semaphore(_AT_ONCE)
+        self._probes = Probes(dialer.netns)
 
     def open(self, opened: OpenStream) -> None:
         """Serve it. What is too many at once is not: whoever asked waits with a bound."""
@@ -63,6 +74,8 @@ class Streams:
                         await self._exec(connection, request)
                     case InventoryRequest():
                         await connection.send_str(dump(self._agent.inventory))
+                    case ProbeRequest():
+                        await self._probes.serve(connection)
             except asyncio.CancelledError:
                 # Not the stream's end: whoever follows a log asks for the rest of it when this agent is back.
                 await connection.close(code=aiohttp.WSCloseCode.GOING_AWAY)

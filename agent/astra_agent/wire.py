@@ -281,6 +281,11 @@ class Welcome(Wire):
     """Without an answer from the coordinator for this long, the agent stops its gang workers by itself."""
 
 
+def lease_every_s(disconnect_limit_s: float) -> float:
+    """A fifth of the limit, and never so long that a machine is silent unnoticed."""
+    return min(disconnect_limit_s / 5, 5.0)
+
+
 class LeaseAck(Wire):
     kind: Literal["lease_ack"] = "lease_ack"
     n: int
@@ -296,7 +301,7 @@ class OpenStream(Wire):
 
     kind: Literal["open_stream"] = "open_stream"
     stream: str
-    request: LogsRequest | ExecRequest | InventoryRequest = Field(discriminator="kind")
+    request: LogsRequest | ExecRequest | InventoryRequest | ProbeRequest = Field(discriminator="kind")
 
 
 class LogsRequest(Wire):
@@ -330,6 +335,15 @@ class ExecRequest(Wire):
     stdin: bool = False
     width: int = 80
     height: int = 24
+
+
+class ProbeRequest(Wire):
+    """
+    The machine takes part in a probe of the network: each text message towards the agent is a question of
+    `astra_netprobe.messages`, from it the answer. Whatever it does for the probe ends with the stream.
+    """
+
+    kind: Literal["probe"] = "probe"
 
 
 class Resize(Wire):
@@ -367,7 +381,7 @@ class Hello(Wire):
 
 
 class Lease(Wire):
-    """Sent every fifth of the disconnect limit. The agent counts from when it sent the last one that was answered."""
+    """Sent every `lease_every_s`. The agent counts from when it sent the last one that was answered."""
 
     kind: Literal["lease"] = "lease"
     n: int

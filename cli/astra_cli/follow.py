@@ -26,7 +26,7 @@ RETRY_S = 0.5
 DRAIN_S = 10.0
 """How long a log may take to end after its run has ended."""
 
-_WROTE = ("Running", "Stopping", "Completed", "Failed")
+_WROTE = ("Running", "Stopping", "Completed", "Failed", "Stopped")
 """Worker states in which its attempt has, or may have, a log."""
 
 _AWAY = (Unavailable, DeadlineExceeded)
