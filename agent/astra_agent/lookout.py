@@ -39,6 +39,7 @@ class Lookout:
         inventory: As it was read a moment ago.
         kernel_log: To follow; None: a real machine's own, and none for one that is played.
         glance_s: Between two glances.
+        library_s: How long the GPU library has for all its answers.
     Attributes:
         changed: Called with the inventories before and after each change.
     """
@@ -51,6 +52,7 @@ class Lookout:
         *,
         kernel_log: Path | None = None,
         glance_s: float = 2.0,
+        library_s: float = LIBRARY_S,
     ) -> None:
         self.changed: Callable[[Inventory, Inventory], None] = lambda before, after: None
         self._source = source
@@ -58,6 +60,7 @@ class Lookout:
         self._had = had
         self._kernel_log = kernel_log or (None if source.is_played else KERNEL_LOG)
         self._glance_s = glance_s
+        self._library_s = library_s
         self._heard = Heard()
         self._glance: object = None
         self._library = OneThread("NVML")
@@ -133,7 +136,7 @@ class Lookout:
 
     async def _ask_library(self) -> LibraryReading:
         try:
-            return await self._library.call(self._source.library, LIBRARY_S)
+            return await self._library.call(self._source.library, self._library_s)
         except (DeadlineExceeded, InvalidRequest) as error:
             return LibraryReading(error=TIMEOUT, detail=str(error))
 

@@ -65,7 +65,9 @@ def _placed(state: RunState, event: Placed, now: float) -> Absorbed:
         return _ignore(state, f"a placement for reservation {event.reservation}; {state.reservation} is current")
     if all(worker.slot is None for worker in state.workers):
         state = _with_workers(state, len(event.assignments))
-        state = replace(state, tier=event.tier, domain=event.domain, channel=event.channel)
+        state = replace(state, tier=event.tier, domain=event.domain)
+        if event.tier == "nvlink":
+            state = replace(state, channel=event.channel, channel_domain=event.domain)
     assignments = tuple(
         replace(assignment, slot=_slot_id(state, state.next_slot + i))
         for i, assignment in enumerate(sorted(event.assignments, key=lambda a: a.rank))
