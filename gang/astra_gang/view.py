@@ -156,7 +156,11 @@ def recorded_attempt(run: RunRecord, number: int) -> Attempt:
     attempt = find_attempt(run.state, number)
     if attempt is None:
         kept = [attempt.number for attempt in run.state.attempts]
-        which = f"there are attempts {kept[0]} to {kept[-1]}" if kept else "no attempt has begun yet"
+        which = "no attempt has begun yet"
+        if kept:
+            which = (
+                f"there are attempts {kept[0]} to {kept[-1]}" if len(kept) > 1 else f"there is attempt {kept[0]} alone"
+            )
         raise NotFound(f"run {run.state.name} has no record of attempt {number}: {which}")
     return attempt
 

@@ -135,7 +135,11 @@ def _log_records(rank: int, lines: list[str]) -> None:
 @click.argument("machine", required=False, metavar="[NAME]")
 @talks
 def nodes(invocation: Invocation, machine: str | None) -> None:
-    """The machines, what is free, who is away; or one, as a picture of what it has and what is wrong with it."""
+    """
+    The machines, what is free, who is away.
+
+    With a NAME that one alone, as a picture of its GPUs and ports, and of what is wrong with them.
+    """
     if machine is not None:
         _machine(invocation, machine)
         return
