@@ -15,6 +15,8 @@ from astra_dns import names
 
 MIB = 1024**2
 GIB = 1024**3
+NAME_SERVER = "169.254.53.53"
+"""Where workers ask for names, unless the configuration says otherwise: link-local, and nobody else's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ class AgentConfig:
     """The network namespace that is this machine's network; none: the agent's own."""
     slot_network: Literal["host", "own"] = "host"
     own_network: OwnNetwork | None = None
-    name_server: str = "169.254.53.53"
+    name_server: str = NAME_SERVER
     """
     Where containers ask for names: given to `lo` of every network namespace with a slot in it. On the machine's own
     network each workspace has an address of its own, from this one up. Empty: no name server.

@@ -1,6 +1,7 @@
 """
-Streams: a log that is read, a program that is run beside a worker's own, a machine that is looked at. The coordinator
-asks for one over the link, the agent dials a connection of its own for it; either side ends it by closing.
+Streams: a log that is read, a program that is run beside a worker's own, a name that is looked up, a machine that is
+looked at. The coordinator asks for one over the link, the agent dials a connection of its own for it; either side ends
+it by closing.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from astra_agent.wire import (
     ExecRequest,
     InventoryRequest,
     LogsRequest,
+    Lookup,
+    LookupRequest,
     OpenStream,
     ProbeRequest,
     Resize,
@@ -72,6 +75,8 @@ class Streams:
                         await self._logs(connection, request)
                     case ExecRequest() as request:
                         await self._exec(connection, request)
+                    case LookupRequest() as request:
+                        await connection.send_str((await self._lookup(request)).model_dump_json())
                     case InventoryRequest():
                         await connection.send_str(dump(self._agent.inventory))
                     case ProbeRequest():
@@ -130,6 +135,14 @@ class Streams:
         return await self._agent.containers.exec(
             container, request.command, request.tty, request.stdin, request.width, request.height
         )
+
+    # Names --------------------------------------------------------------------------------------------------------
+
+    async def _lookup(self, request: LookupRequest) -> Lookup:
+        try:
+            return await self._agent.names.lookup(request.slot, request.name, request.type)
+        except AstraError as error:
+            return Lookup(error=str(error))
 
 
 async def _closed(connection: Connection) -> None:

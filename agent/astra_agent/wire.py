@@ -301,7 +301,7 @@ class OpenStream(Wire):
 
     kind: Literal["open_stream"] = "open_stream"
     stream: str
-    request: LogsRequest | ExecRequest | InventoryRequest | ProbeRequest = Field(discriminator="kind")
+    request: LogsRequest | ExecRequest | LookupRequest | InventoryRequest | ProbeRequest = Field(discriminator="kind")
 
 
 class LogsRequest(Wire):
@@ -335,6 +335,38 @@ class ExecRequest(Wire):
     stdin: bool = False
     width: int = 80
     height: int = 24
+
+
+DnsName = Annotated[str, Field(max_length=254, pattern=r"^([!-\-/-~]{1,63}\.)*[!-\-/-~]{1,63}\.?$")]
+RecordType = Literal["A", "AAAA", "CNAME", "MX", "NS", "PTR", "SOA", "SRV", "TXT"]
+
+
+class LookupRequest(Wire):
+    """The agent asks its name server what the slot's workers would be told, sends one `Lookup` as text and closes."""
+
+    kind: Literal["lookup"] = "lookup"
+    slot: SlotId
+    name: DnsName
+    type: RecordType = "A"
+
+
+class LookupRecord(Wire):
+    name: str
+    type: str
+    ttl_s: int
+    data: str
+
+
+class Lookup(Wire):
+    """*error* is a sentence when nobody could be asked; nothing else is said then."""
+
+    kind: Literal["lookup_done"] = "lookup_done"
+    server: str = ""
+    """The address that the slot's workers ask."""
+    rcode: str = ""
+    took_s: float = 0.0
+    records: tuple[LookupRecord, ...] = ()
+    error: str = ""
 
 
 class ProbeRequest(Wire):

@@ -88,6 +88,14 @@ class Client:
     async def ranks(self, name: str, attempt: int | None = None) -> Json:
         return await self._json("GET", self._jobs(name, "ranks"), _present(attempt=attempt))
 
+    async def names(self) -> Json:
+        return await self._json("GET", f"{self._target.workspace_url}/names")
+
+    async def lookup(self, run: str, rank: int, name: str, rtype: str) -> Json:
+        """What that worker would be answered."""
+        query = {"rank": str(rank), "name": name, "type": rtype}
+        return await self._json("GET", self._jobs(run, "lookup"), query)
+
     async def follow_events(self, name: str, after: int = 0) -> AsyncIterator[Json]:
         """Until the run has ended. Raises Unreachable when the stream breaks off: ask again from the last id."""
         query = {"after": str(after), "follow": "true"}

@@ -17,10 +17,11 @@ from astra_gang import view
 from astra_gang.clock import Clock
 from astra_gang.core import Phase
 from astra_gang.engine import Engine
-from astra_gang.follow import Follow
+from astra_gang.follow import Follow, worker_of
 from astra_gang.intake import Intake
 from astra_gang.link import Links
 from astra_gang.loop import Loop
+from astra_gang.naming import Naming
 from astra_gang.probing import Probing
 from astra_gang.query import Query
 from astra_gang.store import RunRecord
@@ -32,6 +33,7 @@ _log = logging.getLogger(__name__)
 BODY_MAX = 4 * 2**20
 _JOB = "/v1/workspaces/{workspace}/jobs/{name}"
 _JOBS = "/v1/workspaces/{workspace}/jobs"
+_NAMES = "/v1/workspaces/{workspace}/names"
 _WITHOUT_TOKEN = ("/v1/health", "/v1/agents/")
 """Agents have a token of their own, which their handlers check."""
 
@@ -54,6 +56,7 @@ class Api:
         loop: Loop,
         intake: Intake,
         follow: Follow,
+        naming: Naming,
         probing: Probing,
         workspaces: Collection[str],
         machines: Collection[str],
@@ -64,6 +67,7 @@ class Api:
         self._loop = loop
         self._intake = intake
         self._follow = follow
+        self._naming = naming
         self._probing = probing
         self._workspaces = workspaces
         self._machines = machines
@@ -84,6 +88,8 @@ class Api:
         app.router.add_get(f"{_JOB}/ranks", self._ranks)
         app.router.add_get(f"{_JOB}/logs", self._logs)
         app.router.add_get(f"{_JOB}/exec", self._exec)
+        app.router.add_get(f"{_JOB}/lookup", self._lookup)
+        app.router.add_get(_NAMES, self._names)
         app.router.add_get("/v1/agents/link", links.handle)
         app.router.add_get("/v1/agents/streams/{stream}", streams.handle)
         return app
@@ -159,6 +165,15 @@ class Api:
     async def _exec(self, request: web.Request) -> web.StreamResponse:
         query = Query(request, ("uid", "rank", "tty", "stdin", "width", "height", "command"))
         return await self._follow.exec(request, self._run(request, query), query)
+
+    async def _lookup(self, request: web.Request) -> web.Response:
+        query = Query(request, ("uid", "rank", "name", "type"))
+        run = self._run(request, query)
+        return web.json_response(await self._naming.lookup(run, worker_of(run, query), query))
+
+    async def _names(self, request: web.Request) -> web.Response:
+        Query(request, ())
+        return web.json_response(self._naming.told(self._workspace(request)))
 
     def _job(self, run: RunRecord) -> view.Json:
         return view.job(run, self._clock.wall, self._loop.watch.absences(run.state))

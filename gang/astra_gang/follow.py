@@ -71,7 +71,7 @@ class Follow:
             NotFound: No such rank or attempt, or it has no log.
             Unavailable: Its machine is not connected.
         """
-        worker = _worker(run, query)
+        worker = worker_of(run, query)
         follow, attempt = query.flag("follow"), query.number("attempt")
         tail_bytes = query.number("tail_bytes")
         answer = web.StreamResponse(headers=_LOG_HEAD)
@@ -117,7 +117,7 @@ class Follow:
             Conflict: The worker does not run now.
             Unavailable: Its machine is not connected.
         """
-        worker = _worker(run, query)
+        worker = worker_of(run, query)
         seen = attempt_in(worker.slot, worker.attempt)
         if worker.slot is None or seen is None or seen.state != "running":
             state = next(
@@ -164,7 +164,8 @@ class Follow:
         return document
 
 
-def _worker(run: RunRecord, query: Query) -> Worker:
+def worker_of(run: RunRecord, query: Query) -> Worker:
+    """By `rank`, the first without. Raises: NotFound, InvalidRequest."""
     rank = query.number("rank", 0) or 0
     workers = run.state.workers
     if rank >= len(workers):

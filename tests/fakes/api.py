@@ -115,6 +115,8 @@ class FakeApi:
             web.get(f"{jobs}/{{name}}/ranks", self._ranks),
             web.get(f"{jobs}/{{name}}/logs", self._logs),
             web.get(f"{jobs}/{{name}}/exec", self._exec),
+            web.get(f"{jobs}/{{name}}/lookup", self._lookup),
+            web.get("/v1/workspaces/default/names", self._names),
         ])  # fmt: skip
         self.runner = web.AppRunner(app, shutdown_timeout=0.1)
         await self.runner.setup()
@@ -134,6 +136,21 @@ class FakeApi:
             return _error(404, "NotFound", f"there is no run {request.match_info['name']}")
         response: web.StreamResponse = await handler(request)
         return response
+
+    async def _names(self, _: web.Request) -> web.Response:
+        addresses = {"first-gang-0": ["10.83.1.1"], "first-gang-1": ["10.83.2.1"]}
+        run = {"run": "first-gang", "leader": "first-gang-0", "port": 29500, "attempt": 0, "world_size": 2}
+        return web.json_response({"items": [{**run, "addresses": addresses}]})
+
+    async def _lookup(self, request: web.Request) -> web.Response:
+        """Nothing but `first-gang-1` has a record."""
+        name, rtype = request.query["name"], request.query["type"]
+        records = [{"name": f"{name}.", "type": rtype, "ttl_s": 1, "data": "10.83.2.1"}]
+        return web.json_response({
+            "as": f"first-gang-{request.query['rank']}", "machine": "m-1", "server": "169.254.53.53", "name": name,
+            "type": rtype, "rcode": "NOERROR" if name == "first-gang-1" else "NXDOMAIN", "took_s": 0.0004,
+            "records": records if name == "first-gang-1" else [],
+        })  # fmt: skip
 
     async def _machines(self, _: web.Request) -> web.Response:
         return web.json_response({"items": [self._summary()]})
