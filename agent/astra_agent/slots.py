@@ -317,6 +317,9 @@ class Slot:
                 is_played=lookout.is_played,
                 can_raise_memlock=runtime.memlock_unlimited,
             )
+        except InvalidRequest as error:
+            # The slot was accepted with what it asks for: it is the machine that has changed.
+            raise HostFault(f"{error}; it had when {request.worker} came") from error
         except Conflict as error:
             raise HostFault(f"what {request.worker} is to get of {inventory.machine} is not clear: {error}") from error
 

@@ -190,6 +190,23 @@ async def test_what_is_missing_inside_fails_the_attempt_as_the_machines_fault(dg
     assert "no program may lock 1 GiB of memory in the container of llama-1 on gpu-1" in await dgx.failed()
 
 
+@pytest.mark.parametrize(
+    ("nvml", "says"),
+    [
+        ({"init_error": 18}, "gpu-1 takes no work with GPUs: driver "),
+        ({"device_count": 0, "devices": []}, "GPU 0 is not on gpu-1; it has: none; it had when llama-1 came"),
+    ],
+)
+async def test_a_gpu_that_a_slot_was_accepted_with_and_is_gone_is_never_the_users_fault(
+    dgx: Played, nvml: dict[str, Any], says: str
+) -> None:
+    await dgx.ready(request(gpus=(0,)))
+    dgx.document["nvml"] |= nvml
+    dgx.rewrite()
+    dgx.agent.obey(arm(placed=ON_IB))
+    assert says in await dgx.failed()
+
+
 async def test_a_speed_that_no_port_has_fails_the_attempt(dgx: Played) -> None:
     await dgx.ready()
     dgx.agent.obey(arm(placed=ON_IB.model_copy(update={"min_gbps": 800})))

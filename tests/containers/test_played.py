@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from astra_cli.dev import files
 from tests.containers.dev_cluster import DevCluster, eventually
 
 HOSTS = Path(__file__).parents[1] / "fixtures" / "hosts"
@@ -22,6 +23,7 @@ SAYS = (
     "echo $NCCL_IB_HCA; ls /dev/infiniband; grep CapAmb /proc/self/status; "
     "while [ ! -e /tmp/end ]; do sleep 0.2; done; exit 1"
 )
+LIBRARIES = "/usr/lib/x86_64-linux-gnu"
 QUICK = ("--set", "backoff_first_s=0", "--set", "stop_grace_s=1")
 
 
@@ -37,10 +39,10 @@ def cluster(tmp_path: Path) -> Iterator[DevCluster]:
     cluster.remove()
 
 
-def submit(cluster: DevCluster, folder: Path, name: str, min_gbps: int) -> None:
+def submit(cluster: DevCluster, folder: Path, name: str, min_gbps: int, machines: int = 4) -> None:
     resources = {
-        "gpu_requests": {"count": 32},
-        "machines": 4,
+        "gpu_requests": {"count": 8 * machines},
+        "machines": machines,
         "network": {"interconnect": "infiniband", "min_gbps": min_gbps},
     }
     template = {"image": "host", "command": "sh", "args": ["-c", SAYS], "requested_resources": resources}
@@ -91,6 +93,32 @@ def test_a_gang_runs_on_the_fabric_and_moves_off_a_machine_whose_ports_are_gone(
 def ports_down(cluster: DevCluster, machine: str) -> int:
     found = next(item for item in cluster.json("nodes")["items"] if item["name"] == machine)
     return sum(not port["up"] for port in found["ports"])
+
+
+def test_a_driver_upgraded_under_a_running_gang_lets_it_run_and_takes_no_more(
+    cluster: DevCluster, tmp_path: Path
+) -> None:
+    """Case H03."""
+    submit(cluster, tmp_path, "one", 400, machines=2)
+    eventually(lambda: cluster.phase("one") == "Running", "one runs")
+    plays = cluster.layout.machine("dgx-2") / "machine.json"
+    before = plays.read_text()
+    document = json.loads(before)
+    document["nvml"]["init_error"] = 18
+    document["files"]["/proc/driver/nvidia/version"] = "NVRM version: NVIDIA Kernel Module  570.158.01  Release Build\n"
+    document["files"][f"{LIBRARIES}/libnvidia-ml.so.570.195.03"] = "ELF"
+    document["links"][f"{LIBRARIES}/libnvidia-ml.so.1"] = "libnvidia-ml.so.570.195.03"
+    files.write(plays, json.dumps(document))
+    sentence = "out of use: driver 570.158.01 is loaded, the library is 570.195.03; reload the driver or reboot"
+    eventually(lambda: sentence in cluster.astra("nodes"), "dgx-2 takes no new work")
+    assert cluster.phase("one") == "Running"
+    cluster.astra("exec", "one", "0", "--", "touch", "/tmp/end")
+    eventually(lambda: job(cluster, "one")["status"]["attempt"] > 0, "another attempt")
+    eventually(lambda: cluster.phase("one") == "Running", "one runs again")
+    assert "dgx-2" not in machines(cluster, "one")
+    assert [worker["failures"] for worker in job(cluster, "one")["status"]["workers"]] == [1, 0]
+    files.write(plays, before)
+    eventually(lambda: "out of use" not in cluster.astra("nodes"), "dgx-2 is back by itself")
 
 
 def test_a_speed_that_no_port_has_is_refused_in_a_sentence(cluster: DevCluster, tmp_path: Path) -> None:

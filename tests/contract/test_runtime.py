@@ -79,10 +79,10 @@ async def test_a_create_goes_on_when_its_caller_is_cancelled(runtime: RuntimeBen
 async def test_a_program_starts_once_however_often_it_is_started(runtime: RuntimeBench) -> None:
     await runtime.run("s-a0", "echo hello; sleep 1000")
     await runtime.containers.start("s-a0")
+    await until(lambda: "hello" in runtime.log("s-a0"))
     await runtime.containers.kill("s-a0")
     await ended(runtime, "s-a0")
     await runtime.containers.start("s-a0")
-    await until(lambda: "hello" in runtime.log("s-a0"))
     assert runtime.log("s-a0").count("hello") == 1
     assert (await runtime.containers.status("s-a0")).state == "stopped"
 
