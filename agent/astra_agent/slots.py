@@ -8,17 +8,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from astra_agent import host_files, plans
-from astra_agent.attachment import attach
+from astra_agent import attachments, host_files, plans
+from astra_agent.attach import Edits
 from astra_agent.attempts import Attempt
-from astra_agent.errors import AstraError, HostFault, InvalidRequest, Stale
+from astra_agent.errors import AstraError, Conflict, HostFault, InvalidRequest, Stale
 from astra_agent.lease import now
 from astra_agent.prepare import prepare
+from astra_agent.promises import Promise, promise
 from astra_agent.records import AttemptRecord, Ending, Prepared, SlotRecord, StopWish
 from astra_agent.runtime import ContainerPlan
 from astra_agent.status import Seen, slot_status
@@ -107,7 +108,7 @@ class Slot:
             return
         if self.record.phase != "ready" or self.record.ending is not None:
             raise Stale(f"slot {self.id} is {self.status().phase}, not ready")
-        attempt = AttemptRecord(number, directive.env, directive.hosts, directive.names)
+        attempt = AttemptRecord(number, directive.env, directive.hosts, directive.names, directive.placed)
         record = replace(self.record, term=directive.term, newest=number, detail="", fault=None)
         self.save(record.with_attempt(attempt))
         if directive.names is not None:
@@ -125,7 +126,7 @@ class Slot:
             self._remember(directive.term)
             return
         # With its container seen waiting, one write says both: that it is wanted, and that it may have begun.
-        begun = self._attempts[number].waits
+        begun = self._attempts[number].waits and self.broken(attempt.ports) is None
         told = replace(attempt, start_wanted=True, start_begun=begun or attempt.start_begun)
         self.save(replace(self.record, term=directive.term).with_attempt(told))
         self._attempts[number].wake()
@@ -197,6 +198,11 @@ class Slot:
         await self._clean()
         log.info("slot_ended run=%s slot=%s", self.record.request.run.name, self.id)
         self.ended.set()
+
+    def inventory_changed(self) -> None:
+        """What an attempt was told may no longer be so."""
+        for attempt in self._attempts.values():
+            attempt.wake()
 
     def acknowledge(self, number: int) -> None:
         """The exit of this attempt has arrived at the coordinator."""
@@ -274,23 +280,52 @@ class Slot:
         self._rev = self._next_rev()
         self._changed(self)
 
-    def plan(self, attempt: AttemptRecord) -> ContainerPlan:
-        """The plan of the attempt's container; its files are written."""
-        prepared, request = self.record.prepared, self.record.request
+    async def plan(self, attempt: AttemptRecord) -> tuple[ContainerPlan, Promise]:
+        """The plan of the attempt's container, and what its program is promised; its files are written."""
+        prepared = self.record.prepared
         if prepared is None:
             raise HostFault(f"slot {self.id} is not prepared")
+        edits = await self._attached(attempt)
         files = self.files(attempt.number)
-        host_files.write(files, self._texts(prepared, attempt))
-        return plans.container_plan(
+        attached = {plans.file_name(file): file.text for file in edits.files}
+        host_files.write(files, self._texts(prepared, attempt) | attached)
+        plan = plans.container_plan(
             self._tools.config,
             self.record,
             prepared,
             attempt,
-            attach(self._tools.facts, request),
+            edits,
             netns=self._tools.networks.path(self.id),
             log_path=self._tools.logs.path(self.id, attempt.number),
             files=files,
         )
+        return plan, promise(edits)
+
+    async def _attached(self, attempt: AttemptRecord) -> Edits:
+        lookout, request, placed = self._tools.lookout, self.record.request, attempt.placed
+        if not request.gpus and placed.tier in ("machine", "ethernet"):
+            return Edits()
+        runtime = await self._tools.containers.probe()
+        inventory = await lookout.look()
+        if placed.tier == "nvlink" and inventory.overrides.exclusive_channels:
+            self._tools.holdings.claim_channel(request, placed.channel)
+        try:
+            return attachments.attached(
+                inventory,
+                request,
+                placed,
+                is_played=lookout.is_played,
+                can_raise_memlock=runtime.memlock_unlimited,
+            )
+        except InvalidRequest as error:
+            # The slot was accepted with what it asks for: it is the machine that has changed.
+            raise HostFault(f"{error}; it had when {request.worker} came") from error
+        except Conflict as error:
+            raise HostFault(f"what {request.worker} is to get of {inventory.machine} is not clear: {error}") from error
+
+    def broken(self, ports: Sequence[str]) -> str | None:
+        """Why a program that was told to use *ports* must not start."""
+        return attachments.why_down(self._tools.lookout.inventory, ports)
 
     def _texts(self, prepared: Prepared, attempt: AttemptRecord) -> dict[str, str]:
         """

@@ -1,6 +1,7 @@
 """
-Streams: a log that is read, a program that is run beside a worker's own, a name that is looked up. The coordinator asks
-for one over the link, the agent dials a connection of its own for it; either side ends it by closing.
+Streams: a log that is read, a program that is run beside a worker's own, a name that is looked up, a machine that is
+looked at. The coordinator asks for one over the link, the agent dials a connection of its own for it; either side ends
+it by closing.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from pydantic import TypeAdapter, ValidationError
 from astra_agent.agent import Agent
 from astra_agent.dial import Dialer, first_of
 from astra_agent.errors import AstraError, NotFound
+from astra_agent.inventory.document import dump
 from astra_agent.probes import Probes
 from astra_agent.runtime import ExecSession
 from astra_agent.wire import (
     ExecExit,
     ExecRequest,
+    InventoryRequest,
     LogsRequest,
     Lookup,
     LookupRequest,
@@ -74,6 +77,8 @@ class Streams:
                         await self._exec(connection, request)
                     case LookupRequest() as request:
                         await connection.send_str((await self._lookup(request)).model_dump_json())
+                    case InventoryRequest():
+                        await connection.send_str(dump(self._agent.inventory))
                     case ProbeRequest():
                         await self._probes.serve(connection)
             except asyncio.CancelledError:

@@ -63,6 +63,9 @@ class Client:
     async def machines(self) -> Json:
         return await self._json("GET", f"{self._target.api}/v1/machines")
 
+    async def machine(self, name: str) -> Json:
+        return await self._json("GET", f"{self._target.api}/v1/machines/{quote(name, safe='')}")
+
     async def submit(self, spec: Json) -> Json:
         return await self._json("POST", self._jobs(), body=spec)
 

@@ -118,6 +118,13 @@ class Ranks(Document):
     ended_why: str | None = ""
 
 
+class MachineFinding(Document):
+    level: str
+    subject: str
+    sentence: str
+    fix: str = ""
+
+
 class Machine(Document):
     name: str
     address: str = ""
@@ -131,4 +138,5 @@ class Machine(Document):
     gpus: int = 0
     free_gpus: int = 0
     domains: dict[str, str] = {}
+    findings: tuple[MachineFinding, ...] = ()
     slots: tuple[str, ...] = ()

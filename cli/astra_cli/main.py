@@ -39,7 +39,7 @@ for _command in (
     dev.dev, doctor.doctor, machine.capture, dns.dns, completion.completion, demo.demo, netcheck.netcheck,
 ):  # fmt: skip
     cli.add_command(_command)
-for _command in (drills.link, drills.kill, drills.start):
+for _command in (drills.link, drills.port, drills.kill, drills.start):
     dev.dev.add_command(_command)
 
 

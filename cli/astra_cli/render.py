@@ -182,7 +182,12 @@ def machine_state(machine: Machine) -> Cell:
         return Cell(f"out of use: {clean(machine.out_of_use)}", "yellow")
     if machine.silent_s is not None:
         return Cell(f"does not answer since {machine.silent_s:.0f} s", "bold red")
-    return Cell("connected", "green") if machine.connected else Cell("not connected", "bold red")
+    if not machine.connected:
+        return Cell("not connected", "bold red")
+    faults = sum(found.level == "fault" for found in machine.findings)
+    if faults:
+        return Cell(f"connected, {faults} fault{'s' if faults > 1 else ''}", "yellow")
+    return Cell("connected", "green")
 
 
 def submitted(document: Job) -> str:

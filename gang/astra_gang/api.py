@@ -77,6 +77,7 @@ class Api:
         app = web.Application(middlewares=[_errors, _authorize(token)], client_max_size=BODY_MAX)
         app.router.add_get("/v1/health", self._health)
         app.router.add_get("/v1/machines", self._get_machines)
+        app.router.add_get("/v1/machines/{name}", self._get_machine)
         app.router.add_get("/v1/machines/{machine}/probe", self._probing.take_part)
         app.router.add_post("/v1/workspaces/{workspace}/placements", self._place, expect_handler=_expect)
         app.router.add_post(_JOBS, self._submit, expect_handler=_expect)
@@ -102,6 +103,19 @@ class Api:
         Query(request, ())
         found = await self._engine.machines()
         return web.json_response(view.machines(found, self._machines, self._loop.watch.silent_s))
+
+    async def _get_machine(self, request: web.Request) -> web.Response:
+        """With its inventory, which its agent is asked for; null while that is away."""
+        Query(request, ())
+        name = request.match_info["name"]
+        seen = await self._engine.machines()
+        items = view.machines(seen, self._machines, self._loop.watch.silent_s)["items"]
+        found = next((item for item in items if item["name"] == name), None)
+        if found is None:
+            there = ", ".join(item["name"] for item in items) or "none"
+            raise NotFound(f"there is no machine {name[:64]}: there are {there}")
+        inventory = await self._follow.inventory(name) if found["connected"] else None
+        return web.json_response({**found, "inventory": inventory})
 
     async def _submit(self, request: web.Request) -> web.Response:
         Query(request, ())

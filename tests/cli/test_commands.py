@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from astra_agent.inventory.document import dump
 from astra_cli.main import invoke
+from tests.agent.inventory.captured import inventory
 from tests.fakes.api import FakeApi, event, job
 
 RUN_FILE = {"metadata": {"name": "first-gang"}, "spec": {"start": "Gang", "task_template": {"image": "host"}}}
@@ -295,3 +297,20 @@ def test_a_name_without_a_record_exits_1(api: FakeApi, capsys: pytest.CaptureFix
 def test_a_worker_that_does_not_exist_can_not_ask(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["dns", "query", "first-gang-1", "--as", "first-gang-7"]) == 3
     assert "no worker is named first-gang-7" in capsys.readouterr().err
+
+
+def test_one_machine_is_a_picture_of_what_it_has_and_what_is_wrong(
+    api: FakeApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    api.inventory = json.loads(dump(inventory("hgx-h100-partial-ib")))
+    assert invoke(["nodes", "m-1"]) == 0
+    out = capsys.readouterr().out
+    assert "GPU 0  NVIDIA H100 80GB HBM3" in out
+    assert "what is wrong" in out
+    assert invoke(["nodes", "m-1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["inventory"]["transport"] == "infiniband"
+
+
+def test_a_machine_that_is_away_is_said_to_be(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["nodes", "m-1"]) == 0
+    assert "what it has is not known now" in capsys.readouterr().err

@@ -6,6 +6,7 @@ they are told at once. It keeps its slots over links and coordinators, and notes
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -243,12 +244,15 @@ class FakeAgent(FakeAgentSocket):
 
     async def _stream(self, session: aiohttp.ClientSession, url: str, opened: wire.OpenStream) -> None:
         async with session.ws_connect(f"{url}/v1/agents/streams/{opened.stream}") as socket:
-            if isinstance(opened.request, wire.LogsRequest):
-                await self._send_log(socket, opened.request)
-            elif isinstance(opened.request, wire.LookupRequest):
-                await socket.send_str(self.look_up(opened.request).model_dump_json())
-            else:
-                await self._echo(socket, opened.request)
+            match opened.request:
+                case wire.LogsRequest() as request:
+                    await self._send_log(socket, request)
+                case wire.LookupRequest() as lookup:
+                    await socket.send_str(self.look_up(lookup).model_dump_json())
+                case wire.ExecRequest() as wanted:
+                    await self._echo(socket, wanted)
+                case wire.InventoryRequest():
+                    await socket.send_str(json.dumps({"machine": self.name}))
 
     def look_up(self, request: wire.LookupRequest) -> wire.Lookup:
         """Every name is 10.0.0.1, but for `nobody`, which can't be asked about."""

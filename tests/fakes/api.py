@@ -59,6 +59,7 @@ class FakeApi:
         job: The run that every question is answered with; None: there is none.
         logs: By attempt. A followed log ends when it is complete, or is cut after *cut_after* bytes, once.
         execs: What each exec asked, and what it then got from standard input.
+        inventory: Of the machine; None: it is not known.
     """
 
     job: Json | None = field(default_factory=job)
@@ -69,6 +70,7 @@ class FakeApi:
     submitted: list[Json] = field(default_factory=list)
     execs: list[Json] = field(default_factory=list)
     exec_code: int = 0
+    inventory: Json | None = None
     port: int = 0
 
     def __post_init__(self) -> None:
@@ -104,6 +106,7 @@ class FakeApi:
         jobs = "/v1/workspaces/default/jobs"
         app.add_routes([
             web.get("/v1/machines", self._machines),
+            web.get("/v1/machines/{machine}", self._machine),
             web.post(jobs, self._submit),
             web.get(jobs, self._jobs),
             web.get(f"{jobs}/{{name}}", self._job),
@@ -150,12 +153,17 @@ class FakeApi:
         })  # fmt: skip
 
     async def _machines(self, _: web.Request) -> web.Response:
-        machine = {
+        return web.json_response({"items": [self._summary()]})
+
+    async def _machine(self, _: web.Request) -> web.Response:
+        return web.json_response({**self._summary(), "inventory": self.inventory})
+
+    def _summary(self) -> Json:
+        return {
             "name": "m-1", "address": "10.83.1.1", "connected": True, "out_of_use": None, "cpu_cores": 2.0,
             "free_cpu_cores": 1.5, "memory_bytes": 8 << 30, "free_memory_bytes": 4 << 30, "gpus": 8, "free_gpus": 0,
             "domains": {"ethernet": "dev"}, "slots": ["s1"],
         }  # fmt: skip
-        return web.json_response({"items": [machine]})
 
     async def _submit(self, request: web.Request) -> web.Response:
         self.submitted.append(await request.json())

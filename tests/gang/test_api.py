@@ -201,6 +201,17 @@ async def test_a_configured_machine_that_never_came_is_shown_with_the_reason(tmp
         assert answer["items"][0]["out_of_use"] == "its agent has not connected since the coordinator started"
 
 
+async def test_one_machine_is_shown_with_what_its_agent_says_that_it_has(cluster: FakeCluster) -> None:
+    status, answer = await cluster.request("GET", "/v1/machines/m1")
+    assert (status, answer["name"], answer["inventory"]) == (200, "m1", {"machine": "m1"})
+    await cluster.agents["m1"].disconnect()
+    await until(lambda: cluster.parts.links.connected() == ("m2",))
+    status, answer = await cluster.request("GET", "/v1/machines/m1")
+    assert (status, answer["connected"], answer["inventory"]) == (200, False, None)
+    status, answer = await cluster.request("GET", "/v1/machines/m9")
+    assert (status, answer["error"]["message"]) == (404, "there is no machine m9: there are m1, m2")
+
+
 async def test_health_needs_no_token(cluster: FakeCluster) -> None:
     async with aiohttp.ClientSession() as nobody, nobody.get(f"{cluster.url}/v1/health") as answer:
         assert answer.status == 200

@@ -24,6 +24,8 @@ def chosen(inventory: Inventory, indexes: Sequence[int]) -> tuple[Gpu, ...]:
         InvalidRequest: One is not on this machine, or is given twice.
         HostFault: One is there and can't be used, or none can.
     """
+    if indexes and inventory.out_of_use is not None:
+        raise HostFault(f"{inventory.machine} takes no work with GPUs: {inventory.out_of_use}")
     known = {gpu.index: gpu for gpu in inventory.gpus}
     for index in indexes:
         if indexes.count(index) > 1:
@@ -32,8 +34,6 @@ def chosen(inventory: Inventory, indexes: Sequence[int]) -> tuple[Gpu, ...]:
             raise _not_there(inventory, index)
         if known[index].mig:
             raise HostFault(f"GPU {index} of {inventory.machine} is cut into MIG devices; gpus are whole GPUs")
-    if indexes and inventory.out_of_use is not None:
-        raise HostFault(f"{inventory.machine} takes no work with GPUs: {inventory.out_of_use}")
     return tuple(known[index] for index in indexes)
 
 
