@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -170,7 +171,8 @@ def test_any_bytes_are_an_image_or_a_sentence(raw: bytes) -> None:
         lambda: parse_index(raw, "x"),
         lambda: parse_manifest(raw, OCI_MANIFEST, "x"),
         lambda: parse_configuration(raw, 1, "x"),
-        lambda: media_type_of(raw, "x"),
     ):
         with pytest.raises(InvalidRequest):
             parse()
+    with suppress(InvalidRequest):
+        assert media_type_of(raw, "x")  # any JSON object may be a manifest
