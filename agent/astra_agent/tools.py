@@ -37,8 +37,9 @@ class Holdings:
     def restore(self, record: SlotRecord) -> None:
         slot = record.request.slot
         self.gpus.update(dict.fromkeys(record.request.gpus, slot))
-        if record.prepared is not None:
-            self.ports[record.prepared.port] = slot
+        if record.prepared is not None and record.request.network is None:
+            if record.prepared.port:
+                self.ports[record.prepared.port] = slot
             self.addresses[record.prepared.address] = slot
 
     def release(self, slot: str) -> None:
@@ -54,6 +55,7 @@ class Tools:
         facts: What was found at start; *out_of_use* is not in it.
         boot: This boot's ID.
         resolv_conf: Text for every container.
+        own_resolv_conf: The same for a container whose loopback is not the machine's.
         hosts: The machine's /etc/hosts, for the image that brings it along.
     """
 
@@ -68,6 +70,7 @@ class Tools:
     holdings: Holdings
     logs: Logs
     resolv_conf: str
+    own_resolv_conf: str
     hosts: str
 
     def slot_folder(self, slot: str) -> Path:

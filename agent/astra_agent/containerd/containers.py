@@ -22,8 +22,17 @@ from astra_agent.containerd.services import CONTAINER_LIST, NAMESPACE_CREATE, TA
 from astra_agent.containerd.spec import INIT
 from astra_agent.containerd.tasks import Tasks
 from astra_agent.containerd.terminating import terminate
+from astra_agent.containerd.usage import read_usage
 from astra_agent.errors import AstraError, Conflict, DeadlineExceeded, HostFault, NotFound, Unavailable
-from astra_agent.runtime import ContainerPlan, ContainerStatus, ExecSession, ExitStatus, FoundContainer, RuntimeFacts
+from astra_agent.runtime import (
+    ContainerPlan,
+    ContainerStatus,
+    ExecSession,
+    ExitStatus,
+    FoundContainer,
+    RuntimeFacts,
+    Usage,
+)
 
 _KILLED = 128 + signal.SIGKILL
 _RETRY_S = 0.1
@@ -137,6 +146,12 @@ class ContainerdContainers:
 
     async def terminate(self, container: str) -> None:
         await terminate(self._cgroups, self._cgroup(container))
+
+    async def signal(self, container: str, number: int) -> None:
+        await asyncio.to_thread(proc.signal_program, self._cgroups, self._cgroup(container), number, INIT)
+
+    async def usage(self, container: str) -> Usage | None:
+        return await asyncio.to_thread(read_usage, self._cgroups, self._cgroup(container))
 
     async def kill(self, container: str) -> None:
         """Directly, since runc takes some 20 ms for it; with the first process the kernel ends all the others."""

@@ -58,12 +58,12 @@ class Creator:
 
     async def _create_task(self, plan: ContainerPlan, rootfs: Sequence[Mount]) -> None:
         try:
-            await self._tasks.create(plan.id, rootfs, plan.log_path)
+            await self._tasks.create(plan.id, rootfs, plan.log_path, plan.error_log_path or plan.log_path)
         except Conflict:
             # The ghost of a Create that containerd did not live to see the end of: it is there, and it is not.
             if await self._tasks.get(plan.id) is None:
                 await self._tasks.delete(plan.id)
-                await self._tasks.create(plan.id, rootfs, plan.log_path)
+                await self._tasks.create(plan.id, rootfs, plan.log_path, plan.error_log_path or plan.log_path)
         except HostFault as error:
             raise HostFault(f"{plan.id} can't be created: {_cause(str(error))}") from error
 
