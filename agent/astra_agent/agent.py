@@ -48,6 +48,7 @@ from astra_agent.wire import (
     Start,
     Stop,
     StopRequest,
+    Tell,
 )
 
 log = logging.getLogger(__name__)
@@ -183,7 +184,8 @@ class Agent:
         return slot.status(), True
 
     def slot(self, slot: str) -> Slot:
-        """Raises: NotFound."""
+        """Raises: NotFound; HostFault when its record can't be read."""
+        self._check_readable(slot)
         if slot not in self._slots:
             raise NotFound(f"there is no slot {slot} on {self._config.name}")
         return self._slots[slot]
@@ -193,6 +195,7 @@ class Agent:
 
     async def wait(self, slot: str, timeout_s: float) -> Tombstone | None:
         """How the slot ended; None when it has not within *timeout_s*. Raises: NotFound."""
+        self._check_readable(slot)
         if (known := self._slots.get(slot)) is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
@@ -203,6 +206,11 @@ class Agent:
         if stone is None:
             raise NotFound(f"there is no slot {slot} on {self._config.name}, and never was")
         return stone
+
+    def _check_readable(self, slot: str) -> None:
+        """Nothing is known of such a slot, also not that it has ended."""
+        if slot in self._tools.book.unreadable:
+            raise HostFault(f"the record of slot {slot} can't be read; remove it from {self._config.state_dir}/records")
 
     def finish(self, slot: str, ending: Ending, incarnation: str | None = None) -> None:
         """
@@ -290,6 +298,8 @@ class Agent:
                     slot.start(directive)
                 case Stop():
                     slot.stop(directive)
+                case Tell():
+                    slot.tell(directive)
                 case Finish():
                     slot.finish(Ending(directive.code, directive.reason), directive.term)
         except (Stale, HostFault) as error:

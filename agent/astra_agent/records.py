@@ -128,6 +128,7 @@ class SlotRecord:
     first: int = 0
     stopped_through: int = -1
     arm_failed: int | None = None
+    told: str = ""
     attempts: tuple[AttemptRecord, ...] = ()
     ending: Ending | None = None
 

@@ -22,7 +22,7 @@ from astra_agent.records import AttemptRecord, Ending, SlotRecord, StopWish
 from astra_agent.runtime import ContainerPlan
 from astra_agent.status import Seen, slot_status
 from astra_agent.tools import Tools
-from astra_agent.wire import Arm, Fault, SlotRequest, SlotStatus, Start, Stop
+from astra_agent.wire import Arm, Fault, SlotRequest, SlotStatus, Start, Stop, Tell
 
 log = logging.getLogger(__name__)
 
@@ -128,6 +128,11 @@ class Slot:
     def stop(self, directive: Stop) -> None:
         self._check_term(directive.term)
         self._stop_through(directive.attempt, _wish(directive.grace_s), term=directive.term)
+
+    def tell(self, directive: Tell) -> None:
+        self._check_term(directive.term)
+        if directive.sentence != self.record.told:
+            self.save(replace(self.record, term=directive.term, told=directive.sentence))
 
     def finish(self, ending: Ending, term: int | None = None, grace_s: float | None = None, signal: str = "") -> None:
         """

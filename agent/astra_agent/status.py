@@ -57,6 +57,7 @@ def slot_status(record: SlotRecord, seen: Seen) -> SlotStatus:
         engine_ref=request.engine_ref,
         incarnation=request.incarnation,
         starts=request.starts,
+        told=record.told,
     )
 
 

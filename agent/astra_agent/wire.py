@@ -244,6 +244,8 @@ class SlotStatus(Wire):
     engine_ref: str = ""
     incarnation: str = ""
     starts: Literal["when_told", "when_ready"] = "when_told"
+    told: str = ""
+    """The newest sentence of the coordinator's, see `Tell`."""
 
 
 class SlotEnding(Wire):
@@ -339,7 +341,16 @@ class Finish(Wire):
     reason: str = ""
 
 
-Directive = Annotated[Arm | Start | Stop | Finish, Field(discriminator="kind")]
+class Tell(Wire):
+    """A sentence for whoever looks at this slot through its engine: `Gang restart: llama-1 failed.`"""
+
+    kind: Literal["tell"] = "tell"
+    slot: SlotId
+    term: int
+    sentence: str
+
+
+Directive = Annotated[Arm | Start | Stop | Finish | Tell, Field(discriminator="kind")]
 
 
 class DirectiveMessage(Wire):

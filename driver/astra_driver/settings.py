@@ -13,7 +13,7 @@ from pydantic import Field, field_validator
 from astra_driver.hcl import Named, Settings
 
 # What containers have anyway, see `astra_agent/containerd/spec.py`.
-_CAPABILITIES = (
+CAPABILITIES = (
     "AUDIT_WRITE",
     "CHOWN",
     "DAC_OVERRIDE",
@@ -59,7 +59,7 @@ class PluginSettings(Settings):
         (), description="Device nodes, or folders of them, that tasks may ask for with `device`."
     )
     allow_caps: tuple[str, ...] = Field(
-        (*_CAPABILITIES, "IPC_LOCK", "SYS_NICE"),
+        (*CAPABILITIES, "IPC_LOCK", "SYS_NICE"),
         description="Capabilities that tasks may have, by default or with `cap_add`; `ALL` allows all.",
     )
 

@@ -59,6 +59,7 @@ class ContainerdContainers:
         cgroup_parent: Absolute in the cgroup hierarchy. The cgroup of container X is `<cgroup_parent>/X`: the plans
             must say the same, so that it is found when nothing else of the container is known.
         init_path: The first process of containers, see `astra_agent.init.program`.
+        logger_path: The logger of containers, see `astra_agent.init.logger`; None: no container may want one.
         host_image: What makes containers of the image `host`; None: with its default settings.
         snapshotter: Must work, or `probe` refuses.
         runc_root: Where runc keeps its state; None: containerd's default. See `Tasks`.
@@ -71,6 +72,7 @@ class ContainerdContainers:
         state_dir: Path,
         cgroup_parent: str,
         init_path: Path,
+        logger_path: Path | None = None,
         host_image: HostImage | None = None,
         snapshotter: str = "overlayfs",
         runc_root: Path | None = None,
@@ -82,7 +84,7 @@ class ContainerdContainers:
         self._cgroups = proc.Cgroups.of_this_machine()
         self._tasks = Tasks(client, runc_root)
         host_image = host_image or HostImage(state_dir)
-        self._creator = Creator(self._tasks, host_image, init_path, self._cgroups.version)
+        self._creator = Creator(self._tasks, host_image, init_path, logger_path, self._cgroups.version)
         runc_state = (runc_root or _RUNC_STATE) / client.namespace
         self._cleaner = Cleaner(self._tasks, self._cgroups, runc_state, self._execs, host_image)
         self._creating: dict[str, asyncio.Task[None]] = {}
