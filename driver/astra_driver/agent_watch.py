@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import re
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
@@ -21,6 +22,8 @@ log = logging.getLogger(__name__)
 _ASK_EVERY_S = 10.0
 _AWAY_AGAIN_S = 1.0
 _FIRST_S = 1.0
+_UNNOTICED_S = 5.0
+"""A restart of the agent takes less, and is nobody's business."""
 _BACKLOG = 1000
 
 
@@ -49,6 +52,7 @@ class AgentWatch:
         self._news = asyncio.Condition()
         self._asked = asyncio.Event()
         self._ask_now = asyncio.Event()
+        self._away_s: float | None = None
         self._listeners: set[asyncio.Queue[SlotStatus | None]] = set()
 
     def start(self) -> None:
@@ -102,7 +106,7 @@ class AgentWatch:
     async def _ask_for_ever(self) -> None:
         while True:
             await self._set(await self._ask())
-            pause_s = _AWAY_AGAIN_S if self.state.trouble else _ASK_EVERY_S
+            pause_s = _AWAY_AGAIN_S if self.state.trouble or self._away_s is not None else _ASK_EVERY_S
             try:
                 async with asyncio.timeout(pause_s):
                     await self._ask_now.wait()
@@ -117,7 +121,12 @@ class AgentWatch:
                 return AgentState(sentence, health)
             facts = await self._client.facts()
         except AstraError as error:
+            now = time.monotonic()
+            self._away_s = now if self._away_s is None else self._away_s
+            if self.state.trouble is None and now - self._away_s < _UNNOTICED_S:
+                return self.state
             return AgentState(str(error), self.state.health, self.state.facts)
+        self._away_s = None
         if health.runtime is None:
             return AgentState(_steady(health.findings[0] if health.findings else "containerd does not answer"), health)
         return AgentState(_steady(facts.out_of_use), health, facts)

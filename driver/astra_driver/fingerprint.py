@@ -29,6 +29,9 @@ def fingerprint(state: AgentState) -> FingerprintResponse:
 def attributes(state: AgentState) -> Mapping[str, Attribute]:
     """Every key every time. Nothing that changes often: each change registers the node anew."""
     found: dict[str, Attribute] = {"version": Attribute(string_val=version("astraeus"))}
+    # Without an attribute that comes and goes with the health, a job that was submitted while the driver was unhealthy
+    # would stay blocked: Nomad does not look again at a class of nodes that it has found wanting.
+    found["ready"] = Attribute(bool_val=state.trouble is None)
     health, facts = state.health, state.facts
     found["agent.version"] = Attribute(string_val=health.version) if health else _ABSENT
     runtime = health.runtime if health and health.runtime else {}
