@@ -16,13 +16,14 @@ from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
-from astra_agent import endings, facts, host_files, plans
-from astra_agent.attach import attach
+from astra_agent import endings, facts, host_files, plans, wire
+from astra_agent.attachment import attach
 from astra_agent.book import Book
 from astra_agent.config import AgentConfig
 from astra_agent.errors import AstraError, Conflict, HostFault, NotFound, Stale, Unavailable
 from astra_agent.lease import Lease
 from astra_agent.logs import Logs
+from astra_agent.names import Names, NoNames
 from astra_agent.network import SlotNetworks
 from astra_agent.outbox import Outbox
 from astra_agent.patience import Patience
@@ -50,6 +51,7 @@ from astra_agent.wire import (
     StopRequest,
     Tell,
 )
+from astra_dns import resolv_conf
 
 log = logging.getLogger(__name__)
 
@@ -65,14 +67,16 @@ class Agent:
         facts_changed: Set when the machine's facts are not what they were.
     """
 
-    def __init__(self, config: AgentConfig, containers: Containers, images: Images) -> None:
+    def __init__(self, config: AgentConfig, containers: Containers, images: Images, names: Names | None = None) -> None:
         boot = facts.boot_id(config.boot_id_file)
+        texts = host_files.machine_resolv_confs()
         book = Book(config.state_dir)
         self.outbox = Outbox()
         self.facts_changed = asyncio.Event()
         self._config = config
         self._watches = Watches()
         self._record: AgentRecord = book.open(boot)
+        self._durable_term = self._record.term
         self._counter = itertools.count(1)
         self._tools = Tools(
             config=config,
@@ -86,11 +90,13 @@ class Agent:
             holdings=Holdings(),
             logs=Logs(config.state_dir / "logs", config.log_max_bytes, config.log_keep_bytes),
             resolv_conf=host_files.resolv_conf(
-                host_files.machine_resolv_confs(),
+                texts,
                 loopback_reachable=config.slot_network == "host" and config.netns is None,
             ),
-            own_resolv_conf=host_files.resolv_conf(host_files.machine_resolv_confs(), loopback_reachable=False),
+            own_resolv_conf=host_files.resolv_conf(texts, loopback_reachable=False),
             hosts=host_files.machine_hosts(),
+            names=names or NoNames(),
+            search=next((found for text in texts if (found := resolv_conf.parse(text).search)), ()),
         )
         self._slots: dict[str, Slot] = {}
         self._group: asyncio.TaskGroup | None = None
@@ -100,13 +106,23 @@ class Agent:
         for record in self._tools.book.load():
             if record.boot != self._tools.boot:
                 stone = endings.tombstone(replace(record, ending=record.ending or Ending(1, "The machine was booted")))
-                log.warning("slot_gone slot=%s reason=%s", record.request.slot, stone.reason)
+                log.warning("slot_gone slot=%s reason=%r", record.request.slot, stone.reason)
                 self._tools.book.bury(record.request.slot, stone)
                 continue
             self._tools.holdings.restore(record)
+            self._restore_names(record)
             self._slots[record.request.slot] = self._new_slot(record)
         for slot in self._tools.book.unreadable:
             log.error("record_unreadable slot=%s", slot)
+
+    def _restore_names(self, record: SlotRecord) -> None:
+        slot, workspace = record.request.slot, record.request.run.workspace
+        if record.prepared is not None:
+            netns = self._tools.networks.netns(slot)
+            self._tools.names.restore(slot, workspace, netns, record.prepared.name_server)
+        for attempt in record.attempts:
+            if attempt.names is not None:
+                self._tools.names.publish(slot, attempt.names)
 
     # Its life -----------------------------------------------------------------------------------------------------
 
@@ -275,14 +291,21 @@ class Agent:
     def hello(self) -> Hello:
         return Hello(version=version("astraeus"), boot=self._tools.boot, facts=self.facts(), slots=self.slots())
 
-    def obey_term(self, term: int) -> None:
-        """From now on, nothing of an older term. Raises: Stale when *term* is older; HostFault."""
+    def greet_term(self, term: int) -> None:
+        """A coordinator of *term* is there. A full disk does not keep it out: nothing is done yet. Raises: Stale."""
+        try:
+            self._obey_term(term)
+        except HostFault as error:
+            log.error("term_not_written term=%d reason=%r", term, str(error))
+
+    def _obey_term(self, term: int) -> None:
+        """From now on, nothing of an older term. Raises: Stale when *term* is older; HostFault when not durable."""
         if term < self._record.term:
             raise Stale(f"the coordinator's term {term} is older than {self._record.term}, which this agent has obeyed")
-        if term > self._record.term:
-            record = replace(self._record, term=term)
-            self._tools.book.save_agent(record)
-            self._record = record
+        self._record = replace(self._record, term=term)
+        if term > self._durable_term:
+            self._tools.book.save_agent(self._record)
+            self._durable_term = term
 
     def obey(self, directive: Directive) -> SlotGone | Refused | None:
         """What it wants is recorded and under way when this returns. Idempotent; None when it was taken."""
@@ -290,7 +313,7 @@ class Agent:
         if slot is None:
             return SlotGone(slot=directive.slot)
         try:
-            self.obey_term(directive.term)
+            self._obey_term(directive.term)
             match directive:
                 case Arm():
                     slot.arm(directive)
@@ -303,9 +326,18 @@ class Agent:
                 case Finish():
                     slot.finish(Ending(directive.code, directive.reason), directive.term)
         except (Stale, HostFault) as error:
-            log.warning("directive_refused kind=%s slot=%s reason=%s", directive.kind, directive.slot, error)
+            log.warning("directive_refused kind=%s slot=%s reason=%r", directive.kind, directive.slot, str(error))
             return Refused(slot=directive.slot, reason=str(error))
         return None
+
+    def learn(self, names: wire.Names) -> None:
+        """Of other runs in the workspaces that have slots here. What an older term says changes nothing."""
+        try:
+            self._obey_term(names.term)
+        except (Stale, HostFault) as error:
+            log.warning("names_refused reason=%s", error)
+        else:
+            self._tools.names.learn(names)
 
     def acknowledged(self, seq: int) -> None:
         """The coordinator has every report up to *seq*."""
@@ -340,6 +372,10 @@ class Agent:
 
     def _undying(self) -> str | None:
         return next((slot.stuck for slot in self._slots.values() if slot.stuck), None)
+
+    @property
+    def names(self) -> Names:
+        return self._tools.names
 
     @property
     def logs(self) -> Logs:

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 import shutil
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -62,12 +63,14 @@ class Keeper(Protocol):
 class Attempt:
     """
     Attributes:
+        waits: Its container has been seen waiting for its start, by this agent.
         stopping: It is being stopped.
         stuck: The sentence while a killed process of it does not die.
     """
 
     def __init__(self, number: int, keeper: Keeper, tools: Tools) -> None:
         self.number = number
+        self.waits = False
         self.stopping = False
         self.stuck: str | None = None
         self._id = plans.container_id(keeper.record.request.slot, number)
@@ -149,7 +152,9 @@ class Attempt:
         found = self._found
         if found.state == "created" and processes.is_in_network(found.pid, Path(plan.netns)) is False:
             raise HostFault(f"the container of attempt {self.number} is not in the network {plan.netns}")
+        self.waits = found.state == "created"
         if not self._record.armed:
+            await self._tools.names.settled()
             await self._note(armed=True)
             log.info("attempt_armed %s", self._names)
 
@@ -166,7 +171,7 @@ class Attempt:
         self.stopping = True
         self._keeper.publish()
         if self._record.start_begun:
-            await self._tools.patience.call(self._ask_to_end)
+            await self._ask_to_end()
             await self._until(lambda: self._has_ended, self._stop_deadline)
             self._killed = not self._has_ended and self._record.stop is not None and self._record.stop.grace_s > 0
         await self._end_processes()
@@ -182,9 +187,9 @@ class Attempt:
         """No process of it is left when this returns, and its end is known; past the bound it says who does not die."""
         first_kill_s = last_kill_s = None
         pause_s = _LOOK_FIRST_S
-        while (left := await self._processes()) or not self._has_ended:
+        while (left := await self._containers.processes(self._id)) or not self._has_ended:
             if last_kill_s is None or now() - last_kill_s >= _KILL_AGAIN_S:
-                await self._tools.patience.call(self._containers.kill, self._id)
+                await self._containers.kill(self._id)
                 last_kill_s = now()
                 first_kill_s = last_kill_s if first_kill_s is None else first_kill_s
             elif left and first_kill_s is not None and now() - first_kill_s >= self._tools.config.stuck_after_s:
@@ -200,13 +205,13 @@ class Attempt:
         """Take away what is left of an attempt that could not be armed or started."""
         said = ""
         while True:
-            left = await self._processes()
+            left = await self._containers.processes(self._id)
             try:
                 await self._tools.patience.call(self._containers.remove, self._id)
             except AstraError as error:
                 if str(error) != said:
                     said = str(error)
-                    log.warning("attempt_not_removed %s reason=%s", self._names, said)
+                    log.warning("attempt_not_removed %s reason=%r", self._names, said)
                 if left:
                     self._say_stuck(processes.undying(left, self._keeper.record.request.worker))
                 await asyncio.sleep(_REMOVE_AGAIN_S)
@@ -223,7 +228,7 @@ class Attempt:
     # What it says -------------------------------------------------------------------------------------------------
 
     async def _fail(self, error: AstraError) -> None:
-        log.warning("attempt_failed %s reason=%s", self._names, error)
+        log.warning("attempt_failed %s reason=%r", self._names, str(error))
         fault = "user" if isinstance(error, InvalidRequest) else "machine"
         await self._note({"arm_failed": self.number, "detail": str(error), "fault": fault}, failed=str(error))
 
@@ -237,7 +242,7 @@ class Attempt:
     def _say_stuck(self, sentence: str | None) -> None:
         if sentence != self.stuck:
             self.stuck = sentence
-            log.log(logging.ERROR if sentence else logging.INFO, "attempt_stuck %s reason=%s", self._names, sentence)
+            log.log(logging.ERROR if sentence else logging.INFO, "attempt_stuck %s reason=%r", self._names, sentence)
             self._keeper.publish()
 
     async def _note(self, slot_changes: dict[str, Any] | None = None, **changes: Any) -> None:
@@ -247,7 +252,7 @@ class Attempt:
             try:
                 self._keeper.save(record.with_attempt(replace(self._record, **changes)))
             except HostFault as error:
-                log.error("record_not_written %s reason=%s", self._names, error)
+                log.error("record_not_written %s reason=%r", self._names, str(error))
                 self._keeper.publish()
                 await asyncio.sleep(_SAVE_AGAIN_S)
             else:
@@ -260,22 +265,21 @@ class Attempt:
             try:
                 self._exit = await self._tools.patience.call(self._containers.wait, self._id)
             except AstraError as error:
-                log.warning("attempt_not_watched %s reason=%s", self._names, error)
+                log.warning("attempt_not_watched %s reason=%r", self._names, str(error))
                 await asyncio.sleep(_WATCH_AGAIN_S)
+        self.waits = False
         self._woken.set()
-
-    async def _processes(self) -> tuple[int, ...]:
-        return await self._tools.patience.call(self._containers.processes, self._id)
 
     async def _ask(
         self, ask: Callable[Arguments, Awaitable[None]], *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> bool:
         """Ask the runtime until it answers; False when a stop is wanted first. A call under way is never cut short."""
         while not self._stop_wanted:
+            asked_s = time.monotonic()
             try:
                 await ask(*args, **kwargs)
             except (Unavailable, DeadlineExceeded) as error:
-                self._tools.patience.unanswered(error)
+                self._tools.patience.unanswered(error, asked_s)
             else:
                 self._tools.patience.answered()
                 return True

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 
 from astra_agent import host_files, plans
-from astra_agent.attach import attach
+from astra_agent.attachment import attach
 from astra_agent.errors import HostFault, InvalidRequest
-from astra_agent.records import AttemptRecord, SlotRecord
+from astra_agent.records import AttemptRecord, Prepared, SlotRecord
 from astra_agent.runtime import ContainerPlan, Device
 from astra_agent.tools import Tools
-from astra_agent.wire import DeviceNode
+from astra_agent.wire import DeviceNode, SlotRequest
 
 
 def plan(tools: Tools, record: SlotRecord, attempt: AttemptRecord, files: Path) -> ContainerPlan:
@@ -26,17 +27,7 @@ def plan(tools: Tools, record: SlotRecord, attempt: AttemptRecord, files: Path) 
     prepared, request = record.prepared, record.request
     if prepared is None:
         raise HostFault(f"slot {request.slot} is not prepared")
-    machine_hosts = tools.hosts if request.image == "host" else ""
-    host_files.write(
-        files,
-        {
-            "hosts": host_files.hosts(
-                request.worker, prepared.address, {**request.hosts, **attempt.hosts}, machine_hosts
-            ),
-            "resolv.conf": _resolv_conf(tools, record),
-            "hostname": f"{request.worker}\n",
-        },
-    )
+    host_files.write(files, _texts(tools, request, prepared, attempt))
     logs = tools.logs
     return plans.container_plan(
         tools.config,
@@ -69,7 +60,25 @@ def find_device(node: DeviceNode) -> Device:
     )
 
 
-def _resolv_conf(tools: Tools, record: SlotRecord) -> str:
-    if record.request.dns is not None:
-        return host_files.resolv_conf_of(record.request.dns)
-    return tools.own_resolv_conf if record.request.network else tools.resolv_conf
+def _texts(tools: Tools, request: SlotRequest, prepared: Prepared, attempt: AttemptRecord) -> dict[str, str]:
+    """
+    Peers are in the hosts file only where nobody answers for them: there they would stay what they were while the
+    name server has moved on.
+    """
+    machine_hosts = tools.hosts if request.image == "host" else ""
+    answered = prepared.name_server and attempt.names is not None
+    peers: Mapping[str, str] = {} if answered else attempt.hosts
+    return {
+        "hosts": host_files.hosts(request.worker, prepared.address, {**request.hosts, **peers}, machine_hosts),
+        "resolv.conf": _resolv_conf(tools, request, prepared),
+        "hostname": f"{request.worker}\n",
+    }
+
+
+def _resolv_conf(tools: Tools, request: SlotRequest, prepared: Prepared) -> str:
+    if request.dns is not None:
+        return host_files.resolv_conf_of(request.dns)
+    if prepared.name_server:
+        home = f"{request.run.workspace}.{tools.config.zone.removesuffix('.')}"
+        return host_files.own_resolv_conf(prepared.name_server, (home, *tools.search))
+    return tools.own_resolv_conf if request.network else tools.resolv_conf

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from astra_agent import plans, ports
-from astra_agent.attach import attach
+from astra_agent.attachment import attach
 from astra_agent.errors import DeadlineExceeded, HostFault, InvalidRequest, Unavailable
 from astra_agent.planning import find_device
 from astra_agent.records import Prepared
@@ -49,8 +49,8 @@ async def prepare(request: SlotRequest, tools: Tools, progress: Callable[[str], 
         mounts,
     )
     progress("Setting up the network")
-    address, port = await _network(request, tools)
-    return Prepared(image, args, working_dir, uid, gid, groups, address, port)
+    address, port, name_server = await _network(request, tools)
+    return Prepared(image, args, working_dir, uid, gid, groups, address, port, name_server)
 
 
 def _host_mounts(request: SlotRequest) -> tuple[BindMount, ...]:
@@ -60,15 +60,18 @@ def _host_mounts(request: SlotRequest) -> tuple[BindMount, ...]:
     return plans.host_mounts(request)
 
 
-async def _network(request: SlotRequest, tools: Tools) -> tuple[str, int]:
-    """Address and port. What starts by itself meets nobody, and needs no port of ours."""
+async def _network(request: SlotRequest, tools: Tools) -> tuple[str, int, str]:
+    """Address, port and name server. What starts by itself meets nobody, and needs neither of the last two."""
     if request.network is not None:
         if not Path(request.network.netns).exists():
             raise HostFault(f"the network namespace {request.network.netns} is not there")
-        return request.network.address, 0
+        return request.network.address, 0, ""
     address, port = await _hold(request, tools)
     await tools.networks.set_up(request.slot, address)
-    return address, port
+    if request.starts == "when_ready":
+        return address, port, ""
+    server = await tools.names.serve(request.slot, request.run.workspace, tools.networks.netns(request.slot))
+    return address, port, server
 
 
 def _check_drives(request: SlotRequest, mounts: tuple[BindMount, ...]) -> None:
@@ -99,10 +102,11 @@ async def _pull(request: SlotRequest, tools: Tools, progress: Callable[[str], No
 
 
 async def _runtime_answers(tools: Tools) -> bool:
+    asked_s = time.monotonic()
     try:
         await tools.containers.list()
     except (Unavailable, DeadlineExceeded) as error:
-        tools.patience.unanswered(error)
+        tools.patience.unanswered(error, asked_s)
         return False
     return True
 

@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from astra_agent import endings, planning, plans
 from astra_agent.attempts import Attempt
@@ -27,8 +28,8 @@ from astra_agent.wire import Arm, Fault, SlotRequest, SlotStatus, Start, Stop, T
 log = logging.getLogger(__name__)
 
 _PROGRESS_EVERY_S = 1.0
-_CLEAN_AGAIN_S = 5.0
 _SAVE_AGAIN_S = 2.0
+_CLEAN_AGAIN_S = 5.0
 
 
 class Slot:
@@ -107,9 +108,11 @@ class Slot:
             return
         if self.record.phase != "ready" or self.record.ending is not None:
             raise Stale(f"slot {self.id} is {self.status().phase}, not ready")
-        attempt = AttemptRecord(number, directive.env, directive.hosts)
+        attempt = AttemptRecord(number, directive.env, directive.hosts, directive.names)
         record = replace(self.record, term=directive.term, newest=number, detail="", fault=None)
         self.save(record.with_attempt(attempt))
+        if directive.names is not None:
+            self._tools.names.publish(self.id, directive.names)
         self._attempts[number] = Attempt(number, self, self._tools)
         self._attend(self._attempts[number])
 
@@ -122,7 +125,10 @@ class Slot:
         if attempt.start_wanted or attempt.stop is not None or attempt.failed is not None:
             self._remember(directive.term)
             return
-        self.save(replace(self.record, term=directive.term).with_attempt(replace(attempt, start_wanted=True)))
+        # With its container seen waiting, one write says both: that it is wanted, and that it may have begun.
+        begun = self._attempts[number].waits
+        told = replace(attempt, start_wanted=True, start_begun=begun or attempt.start_begun)
+        self.save(replace(self.record, term=directive.term).with_attempt(told))
         self._attempts[number].wake()
 
     def stop(self, directive: Stop) -> None:
@@ -222,17 +228,30 @@ class Slot:
         if self.record.phase != "preparing":
             return
         request = self.record.request
+        changes: dict[str, Any] = {"request": request.model_copy(update={"registry_auth": None})}
         try:
             prepared = await prepare(request, self._tools, self._say_progress)
         except AstraError as error:
             fault: Fault = "user" if isinstance(error, InvalidRequest) else "machine"
-            log.warning("slot_failed run=%s slot=%s fault=%s reason=%s", request.run.name, self.id, fault, error)
-            record = replace(self.record, phase="failed", detail=str(error), fault=fault)
+            log.warning("slot_failed run=%s slot=%s fault=%s reason=%r", request.run.name, self.id, fault, str(error))
+            changes |= {"phase": "failed", "detail": str(error), "fault": fault}
         else:
             log.info("slot_ready run=%s slot=%s port=%s", request.run.name, self.id, prepared.port)
-            record = replace(self.record, phase="ready", detail="", prepared=prepared)
+            changes |= {"phase": "ready", "detail": "", "prepared": prepared}
         self._progress = ""
-        self.save(replace(record, request=request.model_copy(update={"registry_auth": None})))
+        await self._save_patiently(changes)
+
+    async def _save_patiently(self, changes: dict[str, Any]) -> None:
+        """Make *changes* of the record; a disk that can't be written is tried until it can."""
+        while True:
+            try:
+                self.save(replace(self.record, **changes))
+            except HostFault as error:
+                log.error("record_not_written slot=%s reason=%r", self.id, str(error))
+                self._changed(self)
+                await asyncio.sleep(_SAVE_AGAIN_S)
+            else:
+                return
 
     async def _see_to_itself(self) -> None:
         """Nobody tells this slot anything: it starts its attempt once it is ready, and ends with that."""
@@ -285,11 +304,12 @@ class Slot:
         """Network, files and record go; the tombstone comes last, so that a crash before it cleans once more."""
         while True:
             try:
+                self._tools.names.withdraw(self.id)
                 await self._tools.networks.tear_down(self.id)
                 shutil.rmtree(self._tools.slot_folder(self.id), ignore_errors=True)
                 self._tools.book.bury(self.id, endings.tombstone(self.record))
             except HostFault as error:
-                log.warning("slot_not_cleaned slot=%s reason=%s", self.id, error)
+                log.warning("slot_not_cleaned slot=%s reason=%r", self.id, str(error))
                 await asyncio.sleep(_CLEAN_AGAIN_S)
             else:
                 return

@@ -213,7 +213,6 @@ class FakeContainers:
         return (found.exit if found is not None else None) or ExitStatus(None)
 
     async def terminate(self, container: str) -> None:
-        self._answer()
         found = self._containers.get(container)
         if found is None or found.state == "stopped":
             return
@@ -237,7 +236,6 @@ class FakeContainers:
         return Usage(cpu_user_ns=5_000_000, memory_bytes=4096, memory_rss_bytes=4096) if found is not None else None
 
     async def kill(self, container: str) -> None:
-        self._answer()
         found = self._containers.get(container)
         if found is None:
             return
