@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from astra_agent.wire import lease_every_s
 from astra_gang.api import Api
 from astra_gang.clock import Clock
 from astra_gang.config import Config
@@ -20,6 +21,7 @@ from astra_gang.intake import Intake
 from astra_gang.ledger import Ledger
 from astra_gang.link import Links
 from astra_gang.loop import Loop, Settings
+from astra_gang.probing import Probing
 from astra_gang.roster import Roster
 from astra_gang.store import Loaded, Store
 from astra_gang.streams import Streams
@@ -45,7 +47,7 @@ def assemble(
 ) -> Parts:
     """Nothing runs yet."""
     doors = {name: AgentSocket(name, path) for name, path in (config.agents or {}).items()}
-    roster = Roster(clock)
+    roster = Roster(clock, silent_after_s=2 * lease_every_s(config.disconnect_limit_s))
     engine = EmbeddedEngine(store=store, clock=clock, roster=roster, doors=doors, book=loaded.book)
     loop = Loop(
         clock=clock,
@@ -65,6 +67,7 @@ def assemble(
         loop=loop,
         intake=Intake(clock=clock, engine=engine, loop=loop, drives=config.drives, settings=config.policy),
         follow=Follow(clock=clock, store=store, loop=loop, streams=streams),
+        probing=Probing(engine, streams),
         workspaces=config.workspaces,
         machines=doors,
         term=term,
