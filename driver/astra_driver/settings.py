@@ -1,6 +1,6 @@
 """
-What an operator sets in the block `plugin "astra-driver"`, and what a job file sets in a task's `config` block. These
-models are the schema that Nomad checks, the decoding, and the page `docs/nomad-driver.md`.
+What an operator sets in the block `plugin "astra-nomad-driver"`, and what a job file sets in a task's `config` block.
+These models are the schema that Nomad checks, the decoding, and the page `docs/nomad-driver.md`.
 """
 
 from __future__ import annotations

@@ -243,14 +243,14 @@ def test_the_node_tells_what_the_agent_found(cluster: NomadCluster) -> None:
     assert node["Attributes"]["driver.astra.slot_network"] == "host"
 
 
-def test_nothing_of_ended_tasks_is_left(cluster: NomadCluster) -> None:
+def test_nothing_of_an_ended_task_is_left(cluster: NomadCluster) -> None:
     client = cluster.clients[0]
     cluster.submit(job("short", "echo done"))
-    cluster.reaches("short", "complete")
-    eventually("their processes are gone", lambda: not client.agent.pids("-"))
-    holders = [path for path in Path("/proc").glob("[0-9]*/environ") if b"ASTRA_HOLDS_FOR=" in _bytes(path)]
-    running = {allocation["ID"] for allocation in cluster.allocations("service")}
-    assert not [path for path in holders if not any(one.encode() in _bytes(path) for one in running)]
+    allocation = cluster.reaches("short", "complete")["ID"]
+    eventually("its processes are gone", lambda: not client.agent.pids(allocation))
+    holds = f"ASTRA_HOLDS_FOR={allocation}".encode()
+    assert [path for path in Path("/proc").glob("[0-9]*/environ") if holds in _bytes(path)] == []
+    assert not list((client.agent.folder / "state" / "slots").glob(f"{allocation}*"))
 
 
 def _bytes(path: Path) -> bytes:
