@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 
-from bench import gang, idle, names, slots
+from bench import gang, idle, inventory, names, slots
 from bench.figure import record, table
 
 MEASUREMENTS = {
@@ -15,6 +15,7 @@ MEASUREMENTS = {
     "spread": gang.measure,
     "idle": idle.measure,
     "names": names.measure,
+    "inventory": inventory.measure,
 }
 """By the name that ONLY takes; `spread` comes out of the rounds of `restart`."""
 

@@ -17,12 +17,15 @@ from importlib.metadata import version
 from pathlib import Path
 
 from astra_agent import endings, facts, host_files, plans, wire
-from astra_agent.attachment import attach
+from astra_agent.attach.gpu import chosen
 from astra_agent.book import Book
 from astra_agent.config import AgentConfig
+from astra_agent.description import describe
 from astra_agent.errors import AstraError, Conflict, HostFault, NotFound, Stale, Unavailable
+from astra_agent.inventory import Inventory
 from astra_agent.lease import Lease
 from astra_agent.logs import Logs
+from astra_agent.lookout import Lookout
 from astra_agent.names import Names, NoNames
 from astra_agent.network import SlotNetworks
 from astra_agent.outbox import Outbox
@@ -62,12 +65,20 @@ class Agent:
     """
     Args:
         config: The state directory in it is this agent's alone, from before this object is made.
+        lookout: Run by this agent.
     Attributes:
         outbox: Reports for the coordinator.
         facts_changed: Set when the machine's facts are not what they were.
     """
 
-    def __init__(self, config: AgentConfig, containers: Containers, images: Images, names: Names | None = None) -> None:
+    def __init__(
+        self,
+        config: AgentConfig,
+        containers: Containers,
+        images: Images,
+        lookout: Lookout,
+        names: Names | None = None,
+    ) -> None:
         boot = facts.boot_id(config.boot_id_file)
         texts = host_files.machine_resolv_confs()
         book = Book(config.state_dir)
@@ -80,7 +91,7 @@ class Agent:
         self._counter = itertools.count(1)
         self._tools = Tools(
             config=config,
-            facts=facts.find(config),
+            lookout=lookout,
             boot=boot,
             book=book,
             containers=containers,
@@ -98,6 +109,9 @@ class Agent:
             names=names or NoNames(),
             search=next((found for text in texts if (found := resolv_conf.parse(text).search)), ()),
         )
+        self._machine = facts.find(config)
+        self._described = describe(self._machine, lookout.inventory)
+        lookout.changed = self._inventory_changed
         self._slots: dict[str, Slot] = {}
         self._group: asyncio.TaskGroup | None = None
         self._load()
@@ -134,6 +148,7 @@ class Agent:
                 self.outbox.put(slot.status())
                 group.create_task(self._attend(slot), name=slot.id)
             group.create_task(self._sweep(), name="sweep")
+            group.create_task(self._tools.lookout.run(), name="lookout")
             group.create_task(self._tools.logs.rotate_for_ever(self._growing_logs, self._config.log_check_s))
             group.create_task(self._tools.patience.watch(self._tools.containers.list, self._config.runtime_check_s))
 
@@ -185,7 +200,8 @@ class Agent:
             raise Conflict(f"slot {request.slot} has ended; choose a new ID")
         if sentence := self._undying():
             raise HostFault(f"{self._config.name} takes no new slots: {sentence}")
-        attach(self._tools.facts, request)
+        with contextlib.suppress(HostFault):  # a GPU that can't be used now is told by the slot
+            chosen(self._tools.lookout.inventory, request.gpus)
         self._tools.holdings.claim_gpus(request)
         try:
             first = 0 if stone is None else stone.newest + 1
@@ -357,7 +373,11 @@ class Agent:
     # What the machine is ------------------------------------------------------------------------------------------
 
     def facts(self) -> MachineFacts:
-        return self._tools.facts.model_copy(update={"out_of_use": self._out_of_use()})
+        return self._described.model_copy(update={"out_of_use": self._out_of_use()})
+
+    @property
+    def inventory(self) -> Inventory:
+        return self._tools.lookout.inventory
 
     def _out_of_use(self) -> str | None:
         if sentence := self._undying() or self._tools.patience.sentence() or self._tools.book.fault:
@@ -365,7 +385,7 @@ class Agent:
         if self._tools.book.unreadable:
             names = ", ".join(sorted(self._tools.book.unreadable))
             return f"the record of slot {names} can't be read; remove it from {self._config.state_dir}/records"
-        return None
+        return self._described.out_of_use
 
     def is_running(self, slot: str, attempt: int) -> bool:
         """Whether more may still be written to the attempt's log."""
@@ -403,6 +423,18 @@ class Agent:
         status = slot.status()
         self.outbox.put(status)
         self._watches.tell(status)
+        self.facts_changed.set()
+
+    def _inventory_changed(self, before: Inventory, after: Inventory) -> None:
+        self._described = describe(self._machine, after)
+        gone = {lost.address: lost.reason for lost in after.lost if lost.gone and lost.address}
+        lost = {gpu.index: gpu.pci for gpu in before.gpus if gpu.pci in gone}
+        for slot in self._slots.values():
+            for index in slot.record.request.gpus:
+                if index in lost:
+                    where = f"GPU {index} ({lost[index]}) of {self._config.name}"
+                    slot.stop_alone(f"{where} is lost: {gone[lost[index]]}")
+            slot.inventory_changed()
         self.facts_changed.set()
 
     def _runtime_changed(self) -> None:

@@ -13,7 +13,7 @@ import contextlib
 import logging
 import shutil
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ParamSpec, Protocol
@@ -21,6 +21,7 @@ from typing import Any, ParamSpec, Protocol
 from astra_agent import plans, processes
 from astra_agent.errors import AstraError, DeadlineExceeded, HostFault, InvalidRequest, NotFound, Unavailable
 from astra_agent.lease import now
+from astra_agent.promises import Place, Promise, broken
 from astra_agent.records import AttemptRecord, ExitRecord, SlotRecord
 from astra_agent.runtime import ContainerPlan, Containers, ContainerStatus, ExitStatus
 from astra_agent.signals import signal_number
@@ -51,8 +52,12 @@ class Keeper(Protocol):
 
     def publish(self) -> None: ...
 
-    def plan(self, attempt: AttemptRecord) -> ContainerPlan:
-        """With its files written. Raises: HostFault, InvalidRequest."""
+    async def plan(self, attempt: AttemptRecord) -> tuple[ContainerPlan, Promise]:
+        """With its files written, and what its program is promised. Raises: HostFault, InvalidRequest, Unavailable."""
+        ...
+
+    def broken(self, ports: Sequence[str]) -> str | None:
+        """Why a program that was told to use *ports* must not start; None while it may."""
         ...
 
     def files(self, attempt: int) -> Path:
@@ -82,6 +87,7 @@ class Attempt:
         self._found = ContainerStatus("absent")
         self._exit: ExitStatus | None = None
         self._killed = False
+        self._planned: tuple[ContainerPlan, Promise]
 
     def wake(self) -> None:
         """The record says something new."""
@@ -129,8 +135,9 @@ class Attempt:
 
     async def _follow(self) -> None:
         """From armed to ended, or from wherever the agent before this one has left it."""
-        await self._until(lambda: self._has_ended or self._stop_wanted or self._record.start_wanted)
+        await self._until(lambda: self._has_ended or self._stop_wanted or self._record.start_wanted or self._is_broken)
         if not self._has_ended and not self._stop_wanted:
+            self._check_promise()
             await self._start()
         await self._until(lambda: self._has_ended or self._stop_wanted)
         if not self._has_ended:
@@ -146,17 +153,39 @@ class Attempt:
         """Returns with the container there, or with a stop wanted."""
         if self._record.start_begun and self._found.state == "created":
             return
-        plan = self._keeper.plan(self._record)
+        if not await self._ask(self._make_plan):
+            return
+        plan, promise = self._planned
         if not await self._ask(self._containers.create, plan) or not await self._ask(self._look):
             return
         found = self._found
         if found.state == "created" and processes.is_in_network(found.pid, Path(plan.netns)) is False:
             raise HostFault(f"the container of attempt {self.number} is not in the network {plan.netns}")
-        self.waits = found.state == "created"
         if not self._record.armed:
+            if found.state == "created" and promise.trials and not await self._ask(self._try, promise):
+                return
             await self._tools.names.settled()
-            await self._note(armed=True)
+            self.waits = found.state == "created"
+            await self._note(armed=True, ports=promise.ports)
             log.info("attempt_armed %s", self._names)
+        self.waits = found.state == "created"
+
+    async def _make_plan(self) -> None:
+        self._planned = await self._keeper.plan(self._record)
+
+    async def _try(self, promise: Promise) -> None:
+        """See from inside that the program will have what it was promised. Raises: HostFault with what is missing."""
+        words = tuple(trial.word for trial in promise.trials)
+        answers = await self._containers.try_inside(self._id, words)
+        request, lookout = self._keeper.record.request, self._tools.lookout
+        place = Place(request.worker, self._tools.config.name, lookout.is_played)
+        if (sentence := broken(promise.trials, answers, place)) is not None:
+            raise HostFault(sentence)
+
+    def _check_promise(self) -> None:
+        """Once the program may have started, it is its own to judge."""
+        if not self._record.start_begun and (sentence := self._keeper.broken(self._record.ports)) is not None:
+            raise HostFault(sentence)
 
     async def _start(self) -> None:
         if not self._record.start_begun:
@@ -304,6 +333,10 @@ class Attempt:
     @property
     def _has_ended(self) -> bool:
         return self._exit is not None
+
+    @property
+    def _is_broken(self) -> bool:
+        return not self._record.start_begun and self._keeper.broken(self._record.ports) is not None
 
     @property
     def _stop_wanted(self) -> bool:

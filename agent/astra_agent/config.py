@@ -15,6 +15,8 @@ from astra_dns import names
 
 MIB = 1024**2
 GIB = 1024**3
+NAME_SERVER = "169.254.53.53"
+"""Where workers ask for names, unless the configuration says otherwise: link-local, and nobody else's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ class AgentConfig:
     """The network namespace that is this machine's network; none: the agent's own."""
     slot_network: Literal["host", "own"] = "host"
     own_network: OwnNetwork | None = None
-    name_server: str = "169.254.53.53"
+    name_server: str = NAME_SERVER
     """
     Where containers ask for names: given to `lo` of every network namespace with a slot in it. On the machine's own
     network each workspace has an address of its own, from this one up. Empty: no name server.
@@ -86,7 +88,16 @@ class AgentConfig:
     boot_id_file: Path = Path("/proc/sys/kernel/random/boot_id")
     """Its text changes when the machine boots: its slots are gone then. A simulated machine has one of its own."""
     facts_file: Path | None = None
-    """JSON with fields of `MachineFacts` that stand instead of what was found: for simulated machines."""
+    """
+    JSON with fields of `MachineFacts` that stand instead of what was found, for simulated machines: what it claims of
+    GPUs, ports and domains is all that the machine has. Read again when it changes.
+    """
+    machine_file: Path | None = None
+    """A captured machine, as `astra capture` writes it, that this simulated one is. Read again when it changes."""
+    kernel_log: Path | None = None
+    """Where GPU errors are heard of; none: the kernel's own, and nowhere on a simulated machine."""
+    glance_s: float = 2.0
+    """How often ports are looked at, which go down without an event."""
     log_max_bytes: int = 64 * MIB
     """A log is rotated past this; one older file of it is kept."""
     log_keep_bytes: int = 2 * GIB
@@ -113,7 +124,7 @@ class AgentConfig:
             raise _wrong("coordinator", self.coordinator, "a URL such as http://10.0.0.1:7411")
         if self.slot_network not in ("host", "own"):
             raise _wrong("slot_network", self.slot_network, '"host" or "own"')
-        for name in ("log_max_bytes", "log_check_s", "stuck_after_s", "runtime_check_s"):
+        for name in ("log_max_bytes", "log_check_s", "stuck_after_s", "runtime_check_s", "glance_s"):
             if getattr(self, name) <= 0:
                 raise _wrong(name, getattr(self, name), "more than 0")
         self._check_paths()

@@ -17,6 +17,7 @@ from astra_agent.errors import HostFault, InvalidRequest
 from astra_agent.lease import LeaseKeeper
 from astra_agent.link import Link
 from astra_agent.local_api import LocalApi
+from astra_agent.lookout import first_look
 from astra_agent.name_server import NameServer
 from astra_agent.runtime import Containers, Images
 
@@ -33,7 +34,7 @@ async def serve(config: AgentConfig, containers: Containers, images: Images, sto
     """
     with locked(config.state_dir):
         name_server = NameServer(config) if config.name_server else None
-        agent = Agent(config, containers, images, name_server)
+        agent = Agent(config, containers, images, await first_look(config), name_server)
         async with Dialer(config) as dialer, LocalApi(agent).serve(config.socket), asyncio.TaskGroup() as group:
             tasks = [group.create_task(agent.run(), name="agent")]
             if name_server is not None:

@@ -1,4 +1,6 @@
-"""What this machine offers, found out at start. A facts file stands instead of what was found, field by field."""
+"""
+What this machine is, but for its inventory: found out at start. A facts file stands instead of what was found.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from astra_agent.config import AgentConfig
 from astra_agent.errors import InvalidRequest
 from astra_agent.wire import MachineFacts
 
-_OVERRIDABLE = frozenset({"cpu_cores", "memory_bytes", "gpus", "ports", "domains"})
+_SIZE = frozenset({"cpu_cores", "memory_bytes"})
+_OVERRIDABLE = _SIZE | {"gpus", "ports", "domains"}
 
 
 def find(config: AgentConfig, proc: Path = Path("/proc")) -> MachineFacts:
@@ -26,7 +29,8 @@ def find(config: AgentConfig, proc: Path = Path("/proc")) -> MachineFacts:
         "slot_network": config.slot_network,
     }
     if config.facts_file is not None:
-        found |= _read(config.facts_file)
+        claims = _read(config.facts_file)
+        found |= {name: claims[name] for name in _SIZE & claims.keys()}
     try:
         return MachineFacts.model_validate(found)
     except ValidationError as error:

@@ -77,6 +77,7 @@ class LocalApi:
             [
                 web.get("/v1/health", self._health),
                 web.get("/v1/facts", self._facts),
+                web.get("/v1/metrics", self._metrics),
                 web.get("/v1/slots", self._slots),
                 web.put("/v1/slots/{slot}", self._put),
                 web.get("/v1/slots/{slot}", self._slot),
@@ -104,6 +105,10 @@ class LocalApi:
 
     async def _facts(self, _: web.Request) -> web.Response:
         return _json(self._agent.facts().model_dump_json())
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        text = await self._agent.names.metrics()
+        return web.Response(text=text, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
     async def _slots(self, _: web.Request) -> web.Response:
         return web.json_response({"items": [status.model_dump(mode="json") for status in self._agent.slots()]})

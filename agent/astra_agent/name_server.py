@@ -19,11 +19,12 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from astra_agent import name_findings, name_process, network, wire
+from astra_agent import name_asking, name_findings, name_process, network, wire
 from astra_agent.config import AgentConfig
-from astra_agent.errors import HostFault
+from astra_agent.errors import HostFault, NotFound
 from astra_agent.name_places import PORT, Place, free_place, make_sockets
 from astra_agent.name_telling import Told, tell
+from astra_agent.names import metrics_of
 from astra_agent.published import Published
 from astra_agent.wire import RunNames
 from astra_dns import channel
@@ -131,6 +132,16 @@ class NameServer:
                 del self._places[place]
                 self._retired.append((place, wanted.sockets))
         self._change()
+
+    async def lookup(self, slot: str, name: str, rtype: wire.RecordType) -> wire.Lookup:
+        for place, wanted in self._places.items():
+            if slot in wanted.slots:
+                found = asyncio.to_thread(name_asking.ask, self._path, place.workspace, place.address, name, rtype)
+                return await found
+        raise NotFound(f"slot {slot} asks no name server of ours: {self._unserved or 'it has no container now'}")
+
+    async def metrics(self) -> str:
+        return metrics_of(await asyncio.to_thread(name_asking.metrics, self._path) if self._places else None)
 
     def findings(self) -> tuple[str, ...]:
         return tuple(self._findings())

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from astra_agent import wire
+from astra_agent.errors import NotFound
 from astra_agent.wire import RunNames
 
 
@@ -39,9 +40,23 @@ class Names(Protocol):
         """Nothing is served or published for *slot* any more. Idempotent."""
         ...
 
+    async def lookup(self, slot: str, name: str, rtype: wire.RecordType) -> wire.Lookup:
+        """What *slot* would be answered. Raises: NotFound when it asks nobody of ours, HostFault."""
+        ...
+
+    async def metrics(self) -> str:
+        """Counters for Prometheus, as text. Raises: HostFault."""
+        ...
+
     def findings(self) -> tuple[str, ...]:
         """What is wrong with names on this machine, a sentence each, its fix after the last semicolon."""
         ...
+
+
+def metrics_of(server: str | None) -> str:
+    """What a running *server* says of itself, and whether there is one; None: no slot needs any."""
+    up = f"# TYPE astra_dns_up gauge\nastra_dns_up {int(server is not None)}\n"
+    return up + (server or "")
 
 
 class NoNames:
@@ -64,6 +79,12 @@ class NoNames:
 
     def withdraw(self, slot: str) -> None:
         return
+
+    async def lookup(self, slot: str, name: str, rtype: wire.RecordType) -> wire.Lookup:
+        raise NotFound(f"slot {slot} asks no name server of ours: name_server is empty in its agent's configuration")
+
+    async def metrics(self) -> str:
+        return metrics_of(None)
 
     def findings(self) -> tuple[str, ...]:
         return ()

@@ -7,40 +7,65 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from astra_agent import host_files, plans
-from astra_agent.attachment import attach
-from astra_agent.errors import HostFault, InvalidRequest
+from astra_agent import attachments, host_files, plans
+from astra_agent.attach import Edits
+from astra_agent.errors import Conflict, HostFault, InvalidRequest
+from astra_agent.promises import Promise, promise
 from astra_agent.records import AttemptRecord, Prepared, SlotRecord
 from astra_agent.runtime import ContainerPlan, Device
 from astra_agent.tools import Tools
 from astra_agent.wire import DeviceNode, SlotRequest
 
 
-def plan(tools: Tools, record: SlotRecord, attempt: AttemptRecord, files: Path) -> ContainerPlan:
+async def plan(tools: Tools, record: SlotRecord, attempt: AttemptRecord, files: Path) -> tuple[ContainerPlan, Promise]:
     """
+    The plan, and what its program is promised.
+
     Args:
-        files: Where the attempt's hosts, resolv.conf and hostname are written.
+        files: Where the attempt's hosts, resolv.conf and hostname are written, and what is attached as a file.
     Raises:
         HostFault: the slot is not prepared, a file can't be written, a device has gone.
         InvalidRequest: what is asked for is not on this machine.
     """
-    prepared, request = record.prepared, record.request
+    prepared, request, logs = record.prepared, record.request, tools.logs
     if prepared is None:
         raise HostFault(f"slot {request.slot} is not prepared")
-    host_files.write(files, _texts(tools, request, prepared, attempt))
-    logs = tools.logs
-    return plans.container_plan(
+    edits = await _attached(tools, request, attempt)
+    attached = {plans.file_name(file): file.text for file in edits.files}
+    host_files.write(files, _texts(tools, request, prepared, attempt) | attached)
+    made = plans.container_plan(
         tools.config,
         record,
         prepared,
         attempt,
-        attach(tools.facts, request),
+        edits,
         netns=Path(request.network.netns) if request.network else tools.networks.path(request.slot),
         log_path=logs.path(request.slot, attempt.number),
         error_log_path=logs.error_path(request.slot, attempt.number) if request.fifos else None,
         files=files,
         devices=tuple(find_device(node) for node in request.devices),
     )
+    return made, promise(edits)
+
+
+async def _attached(tools: Tools, request: SlotRequest, attempt: AttemptRecord) -> Edits:
+    lookout, placed = tools.lookout, attempt.placed
+    if not request.gpus and placed.tier in ("machine", "ethernet"):
+        return Edits()
+    runtime = await tools.containers.probe()
+    inventory = await lookout.look()
+    if placed.tier == "nvlink" and inventory.overrides.exclusive_channels:
+        tools.holdings.claim_channel(request, placed.channel)
+    try:
+        return attachments.attached(
+            inventory,
+            request,
+            placed,
+            is_played=lookout.is_played,
+            can_raise_memlock=runtime.memlock_unlimited,
+        )
+    except Conflict as error:
+        raise HostFault(f"what {request.worker} is to get of {inventory.machine} is not clear: {error}") from error
 
 
 def find_device(node: DeviceNode) -> Device:

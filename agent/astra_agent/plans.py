@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
 
-from astra_agent.attachment import Attachment
+from astra_agent.attach import Edits, apply
+from astra_agent.attach.edits import File
 from astra_agent.config import AgentConfig
 from astra_agent.errors import InvalidRequest
 from astra_agent.records import AttemptRecord, Prepared, SlotRecord
@@ -72,7 +74,7 @@ def container_plan(
     record: SlotRecord,
     prepared: Prepared,
     attempt: AttemptRecord,
-    attachment: Attachment,
+    edits: Edits,
     *,
     netns: Path,
     log_path: Path,
@@ -83,7 +85,7 @@ def container_plan(
     """
     Args:
         netns: What the container joins.
-        files: Folder with the attempt's hosts, resolv.conf and hostname.
+        files: Folder with the attempt's hosts, resolv.conf and hostname, and the files of *edits*.
     """
     request = record.request
     name = container_id(request.slot, attempt.number)
@@ -92,13 +94,18 @@ def container_plan(
         labels={LABEL_SLOT: request.slot, LABEL_ATTEMPT: str(attempt.number), LABEL_RUN: request.run.uid},
         image=prepared.image,
         args=prepared.args,
-        env=environment(request, prepared.image.config, attempt.env, attachment.env, prepared.uid),
+        env=environment(request, prepared.image.config, attempt.env, dict(edits.env), prepared.uid),
         working_dir=prepared.working_dir,
         hostname=request.worker,
         log_path=str(log_path),
         netns=str(netns),
         cgroup_path=f"{config.cgroup_parent.rstrip('/')}/{name}",
-        mounts=(*drive_mounts(request, config.drives), *host_mounts(request), *_file_mounts(files)),
+        mounts=(
+            *drive_mounts(request, config.drives),
+            *host_mounts(request),
+            *_file_mounts(files),
+            *_attached_files(files, edits),
+        ),
         uid=prepared.uid,
         gid=prepared.gid,
         groups=prepared.groups,
@@ -115,10 +122,25 @@ def container_plan(
         cpu_shares=request.cpu_shares,
         cpus=request.cpus,
         memory_reserved_bytes=request.memory_reserved_bytes,
-        spec_edits=attachment.spec_edit,
+        spec_edits=_spec_edits(edits),
     )
 
 
 def _file_mounts(files: Path) -> tuple[BindMount, ...]:
     """Writable, as programs expect of /etc/hosts; the files are the attempt's own."""
     return tuple(BindMount(str(files / name), f"/etc/{name}") for name in ("hosts", "resolv.conf", "hostname"))
+
+
+def file_name(file: File) -> str:
+    """Of a file that an attachment brings, in the attempt's folder."""
+    return f"attached-{PurePosixPath(file.path).name}"
+
+
+def _attached_files(files: Path, edits: Edits) -> tuple[BindMount, ...]:
+    return tuple(BindMount(str(files / file_name(file)), file.path, read_only=True) for file in edits.files)
+
+
+def _spec_edits(edits: Edits) -> Callable[[dict[str, object]], dict[str, object]] | None:
+    """Variables and files are in the plan already, where the user's own win."""
+    rest = replace(edits, env=(), files=())
+    return (lambda spec: apply(spec, rest)) if rest != Edits() else None

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from astra_agent import plans, ports
-from astra_agent.attachment import attach
+from astra_agent.attach.gpu import chosen
 from astra_agent.errors import DeadlineExceeded, HostFault, InvalidRequest, Unavailable
 from astra_agent.planning import find_device
 from astra_agent.records import Prepared
@@ -29,7 +29,7 @@ async def prepare(request: SlotRequest, tools: Tools, progress: Callable[[str], 
         HostFault: this machine can't provide it.
         Unavailable: the registry has not answered within its bound.
     """
-    attach(tools.facts, request)
+    chosen(tools.lookout.inventory, request.gpus)
     mounts = plans.drive_mounts(request, tools.config.drives)
     _check_drives(request, mounts)
     mounts = (*mounts, *_host_mounts(request))

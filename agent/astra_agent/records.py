@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from astra_agent.runtime import PreparedImage
-from astra_agent.wire import Fault, RunNames, SlotRequest
+from astra_agent.wire import Fault, Placed, RunNames, SlotRequest
 
 ENDED_ATTEMPTS_KEPT = 8
 
@@ -46,6 +46,8 @@ class StopWish:
 class AttemptRecord:
     """
     Attributes:
+        placed: Where its run was placed.
+        ports: That its program was told to use; set with *armed*.
         armed: Its container has been there, waiting.
         start_wanted: Start was told.
         start_begun: The container may have been started: from here on, a container that is not there has ended.
@@ -58,6 +60,8 @@ class AttemptRecord:
     env: Mapping[str, str]
     hosts: Mapping[str, str]
     names: RunNames | None = None
+    placed: Placed = field(default_factory=Placed)
+    ports: tuple[str, ...] = ()
     armed: bool = False
     start_wanted: bool = False
     start_begun: bool = False

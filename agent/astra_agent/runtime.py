@@ -220,6 +220,15 @@ class Containers(Protocol):
         """
         ...
 
+    async def try_inside(self, container: str, trials: tuple[str, ...]) -> tuple[str, ...]:
+        """
+        Make *trials* (words of `init.c`) in a created container that waits, as its user, with its devices, limits and
+        capabilities. An answer for each: `ok`, or the system's word for an error (`EPERM`).
+
+        Raises: NotFound when there is no such container; Unavailable; HostFault when no answer comes.
+        """
+        ...
+
     async def start(self, container: str) -> None:
         """Start a created container. A running or stopped one is left as it is, never started a second time."""
         ...

@@ -8,17 +8,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from astra_agent import endings, planning, plans
+from astra_agent import attachments, endings, planning, plans
 from astra_agent.attempts import Attempt
 from astra_agent.errors import AstraError, HostFault, InvalidRequest, Stale
 from astra_agent.fifos import relayed
 from astra_agent.lease import now
 from astra_agent.prepare import prepare
+from astra_agent.promises import Promise
 from astra_agent.records import AttemptRecord, Ending, SlotRecord, StopWish
 from astra_agent.runtime import ContainerPlan
 from astra_agent.status import Seen, slot_status
@@ -108,7 +109,7 @@ class Slot:
             return
         if self.record.phase != "ready" or self.record.ending is not None:
             raise Stale(f"slot {self.id} is {self.status().phase}, not ready")
-        attempt = AttemptRecord(number, directive.env, directive.hosts, directive.names)
+        attempt = AttemptRecord(number, directive.env, directive.hosts, directive.names, directive.placed)
         record = replace(self.record, term=directive.term, newest=number, detail="", fault=None)
         self.save(record.with_attempt(attempt))
         if directive.names is not None:
@@ -126,7 +127,7 @@ class Slot:
             self._remember(directive.term)
             return
         # With its container seen waiting, one write says both: that it is wanted, and that it may have begun.
-        begun = self._attempts[number].waits
+        begun = self._attempts[number].waits and self.broken(attempt.ports) is None
         told = replace(attempt, start_wanted=True, start_begun=begun or attempt.start_begun)
         self.save(replace(self.record, term=directive.term).with_attempt(told))
         self._attempts[number].wake()
@@ -218,6 +219,11 @@ class Slot:
         await self._clean()
         log.info("slot_ended run=%s slot=%s", self.record.request.run.name, self.id)
         self.ended.set()
+
+    def inventory_changed(self) -> None:
+        """What an attempt was told may no longer be so."""
+        for attempt in self._attempts.values():
+            attempt.wake()
 
     def acknowledge(self, number: int) -> None:
         """The exit of this attempt has arrived at the coordinator."""
@@ -327,9 +333,13 @@ class Slot:
         self._rev = self._next_rev()
         self._changed(self)
 
-    def plan(self, attempt: AttemptRecord) -> ContainerPlan:
-        """The plan of the attempt's container; its files are written."""
-        return planning.plan(self._tools, self.record, attempt, self.files(attempt.number))
+    async def plan(self, attempt: AttemptRecord) -> tuple[ContainerPlan, Promise]:
+        """The plan of the attempt's container, and what its program is promised; its files are written."""
+        return await planning.plan(self._tools, self.record, attempt, self.files(attempt.number))
+
+    def broken(self, ports: Sequence[str]) -> str | None:
+        """Why a program that was told to use *ports* must not start."""
+        return attachments.why_down(self._tools.lookout.inventory, ports)
 
     def files(self, attempt: int) -> Path:
         return self._tools.slot_folder(self.id) / f"a{attempt}"

@@ -1,6 +1,7 @@
 """
-Streams: a log that is read, a program that is run beside a worker's own. The coordinator asks for one over the link,
-the agent dials a connection of its own for it; either side ends it by closing.
+Streams: a log that is read, a program that is run beside a worker's own, a name that is looked up, a machine that is
+looked at. The coordinator asks for one over the link, the agent dials a connection of its own for it; either side ends
+it by closing.
 """
 
 from __future__ import annotations
@@ -15,8 +16,17 @@ from astra_agent.agent import Agent
 from astra_agent.dial import Dialer, first_of
 from astra_agent.errors import AstraError
 from astra_agent.exec_frames import say_not_run, serve_exec
+from astra_agent.inventory.document import dump
 from astra_agent.probes import Probes
-from astra_agent.wire import ExecRequest, LogsRequest, OpenStream, ProbeRequest
+from astra_agent.wire import (
+    ExecRequest,
+    InventoryRequest,
+    LogsRequest,
+    Lookup,
+    LookupRequest,
+    OpenStream,
+    ProbeRequest,
+)
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +69,10 @@ class Streams:
                         await self._logs(connection, request)
                     case ExecRequest() as request:
                         await self._exec(connection, request)
+                    case LookupRequest() as request:
+                        await connection.send_str((await self._lookup(request)).model_dump_json())
+                    case InventoryRequest():
+                        await connection.send_str(dump(self._agent.inventory))
                     case ProbeRequest():
                         await self._probes.serve(connection)
             except asyncio.CancelledError:
@@ -109,6 +123,14 @@ class Streams:
             await say_not_run(connection, str(error))
             return
         await serve_exec(connection, session)
+
+    # Names --------------------------------------------------------------------------------------------------------
+
+    async def _lookup(self, request: LookupRequest) -> Lookup:
+        try:
+            return await self._agent.names.lookup(request.slot, request.name, request.type)
+        except AstraError as error:
+            return Lookup(error=str(error))
 
 
 async def _closed(connection: Connection) -> None:

@@ -8,14 +8,15 @@ from pathlib import Path
 
 from astra_agent.book import Book
 from astra_agent.config import AgentConfig
-from astra_agent.errors import Conflict
+from astra_agent.errors import Conflict, HostFault
 from astra_agent.logs import Logs
+from astra_agent.lookout import Lookout
 from astra_agent.names import Names
 from astra_agent.network import SlotNetworks
 from astra_agent.patience import Patience
 from astra_agent.records import SlotRecord
 from astra_agent.runtime import Containers, Images
-from astra_agent.wire import MachineFacts, SlotRequest
+from astra_agent.wire import SlotRequest
 
 
 @dataclass(slots=True)
@@ -25,6 +26,8 @@ class Holdings:
     gpus: dict[int, str] = field(default_factory=dict)
     ports: dict[int, str] = field(default_factory=dict)
     addresses: dict[str, str] = field(default_factory=dict)
+    channels: dict[int, tuple[str, str]] = field(default_factory=dict)
+    """IMEX channels that are a run's own: slot and run."""
     choosing: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held from looking for something free until it is held."""
 
@@ -35,9 +38,19 @@ class Holdings:
                 raise Conflict(f"GPU {gpu} is held by slot {self.gpus[gpu]}; wait until that has ended")
         self.gpus.update(dict.fromkeys(request.gpus, request.slot))
 
+    def claim_channel(self, request: SlotRequest, channel: int) -> None:
+        """Raises: HostFault: another run's worker has it here."""
+        slot, run = self.channels.get(channel, (request.slot, request.run.uid))
+        if run != request.run.uid:
+            raise HostFault(f"IMEX channel {channel} is held by slot {slot} of another run until that has ended")
+        self.channels[channel] = (request.slot, request.run.uid)
+
     def restore(self, record: SlotRecord) -> None:
         slot = record.request.slot
         self.gpus.update(dict.fromkeys(record.request.gpus, slot))
+        for attempt in record.attempts:
+            if attempt.placed.tier == "nvlink":
+                self.channels[attempt.placed.channel] = (slot, record.request.run.uid)
         if record.prepared is not None and record.request.network is None:
             if record.prepared.port:
                 self.ports[record.prepared.port] = slot
@@ -47,13 +60,14 @@ class Holdings:
         self.gpus = {gpu: holder for gpu, holder in self.gpus.items() if holder != slot}
         self.ports = {port: holder for port, holder in self.ports.items() if holder != slot}
         self.addresses = {address: holder for address, holder in self.addresses.items() if holder != slot}
+        self.channels = {channel: holder for channel, holder in self.channels.items() if holder[0] != slot}
 
 
 @dataclass(frozen=True, slots=True)
 class Tools:
     """
     Attributes:
-        facts: What was found at start; *out_of_use* is not in it.
+        lookout: Has the machine's inventory.
         boot: This boot's ID.
         resolv_conf: Text for containers that ask the machine's own servers.
         own_resolv_conf: The same for a container whose loopback is not the machine's.
@@ -62,7 +76,7 @@ class Tools:
     """
 
     config: AgentConfig
-    facts: MachineFacts
+    lookout: Lookout
     boot: str
     book: Book
     containers: Containers

@@ -14,6 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 PROTOCOL = 2
 
+Tier = Literal["machine", "nvlink", "infiniband", "rdma", "ethernet"]
+"""How close machines are, tightest first."""
+
 SlotId = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
 
 
@@ -46,6 +49,15 @@ class PortFacts(Wire):
     up: bool = True
 
 
+class FindingFacts(Wire):
+    """A sentence for the operator about *subject* (`mlx5_3:1`, `GPU 5`, `IMEX`); *fix* is empty where none is known."""
+
+    level: Literal["fault", "warning", "note"]
+    subject: str
+    sentence: str
+    fix: str = ""
+
+
 class MachineFacts(Wire):
     """
     What a machine offers. *domains* names, for each tier above `machine`, the domain that this machine is in: machines
@@ -63,6 +75,10 @@ class MachineFacts(Wire):
     slot_network: Literal["host", "own"] = "host"
     out_of_use: str | None = None
     """A sentence when no new slot may come here, such as a process that does not die; else None."""
+    imex_channels: int = 0
+    """IMEX channels, from 0, of which each run in the NVLink domain has one of its own; 0: all share channel 0."""
+    findings: tuple[FindingFacts, ...] = ()
+    """What does not work as it should."""
 
 
 # Slots -------------------------------------------------------------------------------------------------------------
@@ -302,6 +318,21 @@ class AgentHealth(Wire):
 # Link: coordinator to agent -----------------------------------------------------------------------------------------
 
 
+class Placed(Wire):
+    """
+    Where the run was placed: what a worker gets of its machine's networks follows from it. By default nothing.
+
+    *domain* None: no domain is held against the machine's own.
+    """
+
+    tier: Tier = "machine"
+    domain: str | None = None
+    min_gbps: float = 0.0
+    """What each port has to carry; 0: whatever it does."""
+    channel: int = 0
+    """The run's IMEX channel, with tier `nvlink`."""
+
+
 class RunNames(Wire):
     """What the workers of a run are called now. Of two, the one of the higher *term*, then *version*, is the newer."""
 
@@ -331,6 +362,7 @@ class Arm(Wire):
     """Names to addresses, for the container's /etc/hosts where the machine has no name server."""
     names: RunNames | None = None
     """The attempt is armed only once the machine's name server answers for these; they are taken back with the slot."""
+    placed: Placed = Placed()
 
 
 class Names(Wire):
@@ -419,7 +451,7 @@ class OpenStream(Wire):
 
     kind: Literal["open_stream"] = "open_stream"
     stream: str
-    request: LogsRequest | ExecRequest | ProbeRequest = Field(discriminator="kind")
+    request: LogsRequest | ExecRequest | LookupRequest | InventoryRequest | ProbeRequest = Field(discriminator="kind")
 
 
 class LogsRequest(Wire):
@@ -432,6 +464,12 @@ class LogsRequest(Wire):
     follow: bool = False
     """Go on until the attempt has ended and all its output is sent."""
     tail_bytes: int | None = None
+
+
+class InventoryRequest(Wire):
+    """The agent sends one text message, its machine's inventory as JSON, and closes."""
+
+    kind: Literal["inventory"] = "inventory"
 
 
 class ExecRequest(Wire):
@@ -447,6 +485,38 @@ class ExecRequest(Wire):
     stdin: bool = False
     width: int = 80
     height: int = 24
+
+
+DnsName = Annotated[str, Field(max_length=254, pattern=r"^([!-\-/-~]{1,63}\.)*[!-\-/-~]{1,63}\.?$")]
+RecordType = Literal["A", "AAAA", "CNAME", "MX", "NS", "PTR", "SOA", "SRV", "TXT"]
+
+
+class LookupRequest(Wire):
+    """The agent asks its name server what the slot's workers would be told, sends one `Lookup` as text and closes."""
+
+    kind: Literal["lookup"] = "lookup"
+    slot: SlotId
+    name: DnsName
+    type: RecordType = "A"
+
+
+class LookupRecord(Wire):
+    name: str
+    type: str
+    ttl_s: int
+    data: str
+
+
+class Lookup(Wire):
+    """*error* is a sentence when nobody could be asked; nothing else is said then."""
+
+    kind: Literal["lookup_done"] = "lookup_done"
+    server: str = ""
+    """The address that the slot's workers ask."""
+    rcode: str = ""
+    took_s: float = 0.0
+    records: tuple[LookupRecord, ...] = ()
+    error: str = ""
 
 
 class ProbeRequest(Wire):

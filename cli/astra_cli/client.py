@@ -63,6 +63,9 @@ class Client:
     async def machines(self) -> Json:
         return await self._json("GET", f"{self._target.api}/v1/machines")
 
+    async def machine(self, name: str) -> Json:
+        return await self._json("GET", f"{self._target.api}/v1/machines/{quote(name, safe='')}")
+
     async def submit(self, spec: Json) -> Json:
         return await self._json("POST", self._jobs(), body=spec)
 
@@ -84,6 +87,14 @@ class Client:
 
     async def ranks(self, name: str, attempt: int | None = None) -> Json:
         return await self._json("GET", self._jobs(name, "ranks"), _present(attempt=attempt))
+
+    async def names(self) -> Json:
+        return await self._json("GET", f"{self._target.workspace_url}/names")
+
+    async def lookup(self, run: str, rank: int, name: str, rtype: str) -> Json:
+        """What that worker would be answered."""
+        query = {"rank": str(rank), "name": name, "type": rtype}
+        return await self._json("GET", self._jobs(run, "lookup"), query)
 
     async def follow_events(self, name: str, after: int = 0) -> AsyncIterator[Json]:
         """Until the run has ended. Raises Unreachable when the stream breaks off: ask again from the last id."""

@@ -27,6 +27,7 @@ import astra_agent
 from astra_agent import namespaces
 from astra_agent.errors import AstraError
 from astra_agent.inventory import Inventory
+from astra_cli import name_checks
 from astra_cli.dev import commands, ports
 from astra_cli.dev.plan import API_PORT
 
@@ -57,10 +58,17 @@ class Finding:
     fix: str = ""
 
 
-def examine(state: Path) -> list[Finding]:
-    """Everything that can be seen without an agent. Blocks for a second or two. *state*: where its data would lie."""
+def examine(state: Path, files: Path = Path("/")) -> list[Finding]:
+    """
+    Everything that can be seen without an agent. Blocks for a second or two.
+
+    Args:
+        state: Where its data would lie.
+        files: Where the machine's etc/resolv.conf is looked for.
+    """
     checks: tuple[Callable[[], Iterator[Finding]], ...] = (
-        root, programs, versions, file_systems, cgroups, network, limits, port, clock, lambda: disk(state), init,
+        root, programs, versions, file_systems, cgroups, network, limits, port, lambda: names(files), clock,
+        lambda: disk(state), init,
     )  # fmt: skip
     return [finding for check in checks for finding in check()]
 
@@ -217,6 +225,13 @@ def port() -> Iterator[Finding]:
         yield Finding("warning", "port", sentence, "nothing: `astra dev` takes the next free one and says so")
 
 
+def names(files: Path) -> Iterator[Finding]:
+    complaints, good = name_checks.outside(files)
+    yield from (_told(complaint, "names") for complaint in (*name_checks.port(), *complaints))
+    if not complaints:
+        yield Finding("ok", "names", good)
+
+
 def clock() -> Iterator[Finding]:
     buffer = ctypes.create_string_buffer(TIMEX_BYTES)
     if ctypes.CDLL(None).adjtimex(buffer) == TIME_ERROR:
@@ -281,10 +296,10 @@ def devices(inventory: Inventory) -> list[Finding]:
     return found
 
 
-def _told(sentence: object) -> Finding:
-    """A sentence of the agent's, which ends with its fix after the last semicolon."""
+def _told(sentence: object, subject: str = "agent") -> Finding:
+    """A sentence of the agent's, or one of that form: it ends with its fix after the last semicolon."""
     what, _, fix = str(sentence).rpartition("; ")
-    return Finding("warning", "agent", what or fix, fix if what else "")
+    return Finding("warning", subject, what or fix, fix if what else "")
 
 
 def _modprobe(module: str) -> bool:

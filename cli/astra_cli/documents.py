@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 
 class Document(BaseModel):
@@ -46,6 +46,35 @@ class JobStatus(Document):
     domain: str | None = ""
     ended_at: datetime | None = None
     workers: tuple[WorkerStatus, ...] = ()
+
+
+class NamesOfRun(Document):
+    """What the workers of the run's workspace are told."""
+
+    run: str
+    leader: str = ""
+    port: int = 0
+    attempt: int = 0
+    world_size: int = 0
+    addresses: dict[str, tuple[str, ...]] = {}
+
+
+class LookupRecord(Document):
+    name: str
+    type: str
+    ttl_s: int
+    data: str
+
+
+class Lookup(Document):
+    asker: str = Field(alias="as")
+    machine: str
+    server: str
+    name: str
+    type: str
+    rcode: str
+    took_s: float
+    records: tuple[LookupRecord, ...] = ()
 
 
 class Job(Document):
@@ -89,6 +118,13 @@ class Ranks(Document):
     ended_why: str | None = ""
 
 
+class MachineFinding(Document):
+    level: str
+    subject: str
+    sentence: str
+    fix: str = ""
+
+
 class Machine(Document):
     name: str
     address: str = ""
@@ -102,4 +138,5 @@ class Machine(Document):
     gpus: int = 0
     free_gpus: int = 0
     domains: dict[str, str] = {}
+    findings: tuple[MachineFinding, ...] = ()
     slots: tuple[str, ...] = ()

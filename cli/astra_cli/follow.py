@@ -101,11 +101,11 @@ class Lines:
 
 def happened_before(job: Job, events: list[Event]) -> int:
     """
-    How many of *events* belong before the document, which was read first: those up to the one that its reason quotes,
-    or none.
+    How many of *events* belong before the document, which was read first: those up to the one that told its reason, or
+    none.
     """
-    reason = job.status.reason or ""
-    quoted = [i for i, event in enumerate(events) if reason.startswith(event.sentence)]
+    reason = job.status.reason
+    quoted = [i for i, e in enumerate(events) if reason and (reason in e.sentence or reason.startswith(e.sentence))]
     return quoted[-1] + 1 if quoted else 0
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from astra_cli.documents import Event, Job, Machine, Ranks
+from astra_cli.documents import Event, Job, Lookup, Machine, NamesOfRun, Ranks
 
 STYLES = {
     "Pending": "yellow", "Starting": "cyan", "Running": "green", "Stopping": "yellow",
@@ -140,6 +140,27 @@ def told(document: Event) -> str:
     return sentence if named else f"rank {document.rank}: {sentence}"
 
 
+def names(runs: Iterable[NamesOfRun]) -> Table:
+    """Each worker's name with its addresses, and under the run's name the leader."""
+    rows = []
+    for run in runs:
+        about = f"leader, attempt {run.attempt}, {run.world_size} workers"
+        port = f", port {run.port}" if run.port else ""
+        rows.append((Cell(run.run, "bold"), Cell(", ".join(run.addresses.get(run.leader, ()))), Cell(about + port)))
+        rows += [(Cell(worker), Cell(", ".join(found)), Cell("")) for worker, found in run.addresses.items()]
+    return Table(("NAME", "ADDRESSES", "IS"), tuple(rows))
+
+
+def lookup(found: Lookup) -> Page:
+    """What was said, by whom, to whom."""
+    style = "green" if found.records else "yellow"
+    said = f"{found.name} {found.type}: {found.rcode}{'' if found.records else ', no record'}"
+    asked = f"asked as {found.asker} at {found.server} on {found.machine}, {found.took_s * 1000:.1f} ms"
+    rows = tuple((Cell(r.name), Cell(r.type), Cell(str(r.ttl_s)), Cell(r.data)) for r in found.records)
+    table = Table(("NAME", "TYPE", "TTL", "DATA"), rows, right=(2,)) if rows else None
+    return Page((Cell(said, style), Cell(asked, "dim")), table)
+
+
 def machines(documents: Iterable[Machine]) -> Table:
     rows = tuple(
         (
@@ -161,7 +182,12 @@ def machine_state(machine: Machine) -> Cell:
         return Cell(f"out of use: {clean(machine.out_of_use)}", "yellow")
     if machine.silent_s is not None:
         return Cell(f"does not answer since {machine.silent_s:.0f} s", "bold red")
-    return Cell("connected", "green") if machine.connected else Cell("not connected", "bold red")
+    if not machine.connected:
+        return Cell("not connected", "bold red")
+    faults = sum(found.level == "fault" for found in machine.findings)
+    if faults:
+        return Cell(f"connected, {faults} fault{'s' if faults > 1 else ''}", "yellow")
+    return Cell("connected", "green")
 
 
 def submitted(document: Job) -> str:

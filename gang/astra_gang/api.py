@@ -17,10 +17,11 @@ from astra_gang import view
 from astra_gang.clock import Clock
 from astra_gang.core import Phase
 from astra_gang.engine import Engine
-from astra_gang.follow import Follow
+from astra_gang.follow import Follow, worker_of
 from astra_gang.intake import Intake
 from astra_gang.link import Links
 from astra_gang.loop import Loop
+from astra_gang.naming import Naming
 from astra_gang.probing import Probing
 from astra_gang.query import Query
 from astra_gang.store import RunRecord
@@ -32,6 +33,7 @@ _log = logging.getLogger(__name__)
 BODY_MAX = 4 * 2**20
 _JOB = "/v1/workspaces/{workspace}/jobs/{name}"
 _JOBS = "/v1/workspaces/{workspace}/jobs"
+_NAMES = "/v1/workspaces/{workspace}/names"
 _WITHOUT_TOKEN = ("/v1/health", "/v1/agents/")
 """Agents have a token of their own, which their handlers check."""
 
@@ -54,6 +56,7 @@ class Api:
         loop: Loop,
         intake: Intake,
         follow: Follow,
+        naming: Naming,
         probing: Probing,
         workspaces: Collection[str],
         machines: Collection[str],
@@ -64,6 +67,7 @@ class Api:
         self._loop = loop
         self._intake = intake
         self._follow = follow
+        self._naming = naming
         self._probing = probing
         self._workspaces = workspaces
         self._machines = machines
@@ -73,6 +77,7 @@ class Api:
         app = web.Application(middlewares=[_errors, _authorize(token)], client_max_size=BODY_MAX)
         app.router.add_get("/v1/health", self._health)
         app.router.add_get("/v1/machines", self._get_machines)
+        app.router.add_get("/v1/machines/{name}", self._get_machine)
         app.router.add_get("/v1/machines/{machine}/probe", self._probing.take_part)
         app.router.add_post("/v1/workspaces/{workspace}/placements", self._place, expect_handler=_expect)
         app.router.add_post(_JOBS, self._submit, expect_handler=_expect)
@@ -83,6 +88,8 @@ class Api:
         app.router.add_get(f"{_JOB}/ranks", self._ranks)
         app.router.add_get(f"{_JOB}/logs", self._logs)
         app.router.add_get(f"{_JOB}/exec", self._exec)
+        app.router.add_get(f"{_JOB}/lookup", self._lookup)
+        app.router.add_get(_NAMES, self._names)
         app.router.add_get("/v1/agents/link", links.handle)
         app.router.add_get("/v1/agents/streams/{stream}", streams.handle)
         return app
@@ -96,6 +103,19 @@ class Api:
         Query(request, ())
         found = await self._engine.machines()
         return web.json_response(view.machines(found, self._machines, self._loop.watch.silent_s))
+
+    async def _get_machine(self, request: web.Request) -> web.Response:
+        """With its inventory, which its agent is asked for; null while that is away."""
+        Query(request, ())
+        name = request.match_info["name"]
+        seen = await self._engine.machines()
+        items = view.machines(seen, self._machines, self._loop.watch.silent_s)["items"]
+        found = next((item for item in items if item["name"] == name), None)
+        if found is None:
+            there = ", ".join(item["name"] for item in items) or "none"
+            raise NotFound(f"there is no machine {name[:64]}: there are {there}")
+        inventory = await self._follow.inventory(name) if found["connected"] else None
+        return web.json_response({**found, "inventory": inventory})
 
     async def _submit(self, request: web.Request) -> web.Response:
         Query(request, ())
@@ -145,6 +165,15 @@ class Api:
     async def _exec(self, request: web.Request) -> web.StreamResponse:
         query = Query(request, ("uid", "rank", "tty", "stdin", "width", "height", "command"))
         return await self._follow.exec(request, self._run(request, query), query)
+
+    async def _lookup(self, request: web.Request) -> web.Response:
+        query = Query(request, ("uid", "rank", "name", "type"))
+        run = self._run(request, query)
+        return web.json_response(await self._naming.lookup(run, worker_of(run, query), query))
+
+    async def _names(self, request: web.Request) -> web.Response:
+        Query(request, ())
+        return web.json_response(self._naming.told(self._workspace(request)))
 
     def _job(self, run: RunRecord) -> view.Json:
         return view.job(run, self._clock.wall, self._loop.watch.absences(run.state))

@@ -21,6 +21,7 @@ from astra_gang.intake import Intake
 from astra_gang.ledger import Ledger
 from astra_gang.link import Links
 from astra_gang.loop import Loop, Settings
+from astra_gang.naming import Naming
 from astra_gang.probing import Probing
 from astra_gang.roster import Roster
 from astra_gang.store import Loaded, Store
@@ -67,6 +68,7 @@ def assemble(
         loop=loop,
         intake=Intake(clock=clock, engine=engine, loop=loop, drives=config.drives, settings=config.policy),
         follow=Follow(clock=clock, store=store, loop=loop, streams=streams),
+        naming=Naming(loop=loop, streams=streams),
         probing=Probing(engine, streams),
         workspaces=config.workspaces,
         machines=doors,

@@ -1,5 +1,6 @@
 """
-What a caller watches while it happens: events of a run, a worker's log, a program run beside a worker's own.
+What a caller watches while it happens: events of a run, a worker's log, a program run beside a worker's own; and a
+machine as its agent sees it now.
 
 A stream that breaks off is broken off towards the caller, too: only what came to its end ends well.
 """
@@ -11,8 +12,8 @@ from collections.abc import Mapping
 
 from aiohttp import WSCloseCode, WSMessage, WSMsgType, hdrs, web
 
-from astra_agent.errors import AstraError, Conflict, InvalidRequest, NotFound
-from astra_agent.wire import ExecRequest, LogsRequest
+from astra_agent.errors import AstraError, Conflict, InvalidRequest, NotFound, Unavailable
+from astra_agent.wire import ExecRequest, InventoryRequest, LogsRequest
 from astra_gang import view
 from astra_gang.clock import Clock
 from astra_gang.core import Member, Phase, Worker
@@ -29,6 +30,7 @@ _FIRST_BYTES_S = 0.5
 """How long the answer's head waits for the log to turn out to be there; a silent program has none to show."""
 _WORDS_MAX = 1024
 _PING_S = 30.0
+_INVENTORY_S = 10.0
 _LOG_HEAD: Mapping[str, str] = {hdrs.CONTENT_TYPE: "text/plain; charset=utf-8"}
 _EVENTS_HEAD: Mapping[str, str] = {hdrs.CONTENT_TYPE: "application/x-ndjson"}
 
@@ -69,7 +71,7 @@ class Follow:
             NotFound: No such rank or attempt, or it has no log.
             Unavailable: Its machine is not connected.
         """
-        worker = _worker(run, query)
+        worker = worker_of(run, query)
         follow, attempt = query.flag("follow"), query.number("attempt")
         tail_bytes = query.number("tail_bytes")
         answer = web.StreamResponse(headers=_LOG_HEAD)
@@ -115,7 +117,7 @@ class Follow:
             Conflict: The worker does not run now.
             Unavailable: Its machine is not connected.
         """
-        worker = _worker(run, query)
+        worker = worker_of(run, query)
         seen = attempt_in(worker.slot, worker.attempt)
         if worker.slot is None or seen is None or seen.state != "running":
             state = next(
@@ -143,8 +145,27 @@ class Follow:
             await client.close(code=WSCloseCode.OK if whole else WSCloseCode.GOING_AWAY)
         return client
 
+    # Machines --------------------------------------------------------------------------------------------------------
 
-def _worker(run: RunRecord, query: Query) -> Worker:
+    async def inventory(self, machine: str) -> view.Json:
+        """
+        What the machine has, in its agent's words.
+
+        Raises: Unavailable: It is not connected, or its agent does not answer.
+        """
+        async with self._streams.open(machine, InventoryRequest()) as agent:
+            try:
+                message = await agent.receive(timeout=_INVENTORY_S)
+            except TimeoutError as error:
+                raise Unavailable(f"the agent of {machine} did not answer within {_INVENTORY_S:g} s") from error
+        if message.type is not WSMsgType.TEXT:
+            raise Unavailable(f"the agent of {machine} did not say what it has")
+        document: view.Json = json.loads(message.data)
+        return document
+
+
+def worker_of(run: RunRecord, query: Query) -> Worker:
+    """By `rank`, the first without. Raises: NotFound, InvalidRequest."""
     rank = query.number("rank", 0) or 0
     workers = run.state.workers
     if rank >= len(workers):

@@ -34,7 +34,7 @@ from astra_gang.core import (
 from astra_gang.engine import Engine
 from astra_gang.environment import environment
 from astra_gang.hosts import hosts, run_names
-from astra_gang.plan import offer
+from astra_gang.plan import offer, placed
 from astra_gang.roster import Roster
 from astra_gang.store import RunRecord
 
@@ -157,6 +157,7 @@ class Performer:
             attempt=decision.attempt,
             env=environment(run.state, run.spec, decision.rank, facts),
             hosts=hosts(run.state),
+            placed=placed(run.state, run.spec),
             names=run_names(run.state, term=self._term, version=next(self._versions)),
         )
 

@@ -4,9 +4,10 @@ Between the spec, the core and the engine: how many workers a run has, where the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import get_args
 
+from astra_agent import wire
 from astra_agent.wire import RunRef, SlotRequest
 from astra_gang import shape as shapes
 from astra_gang.core.decisions import Place
@@ -45,10 +46,15 @@ def workers(spec: Spec, count: int) -> tuple[Worker, ...]:
     return tuple(Worker(rank=rank, name=f"{spec.name}-{rank}") for rank in range(count))
 
 
-def answer(asked: Place, run: RunState, spec: Spec, machines: Sequence[Machine]) -> Placed | NotPlaced:
+def answer(
+    asked: Place, run: RunState, spec: Spec, machines: Sequence[Machine], taken: Collection[tuple[str, int]] = ()
+) -> Placed | NotPlaced:
     """
     What the core hears on its `Place`: a whole gang in any shape that the spec allows when nothing is kept, else
     machines in the rest's domain.
+
+    Args:
+        taken: NVLink domains and IMEX channels in them that other runs have.
     """
     if asked.keep:
         request = _request(spec, (_shape(run, spec),))
@@ -59,13 +65,30 @@ def answer(asked: Place, run: RunState, spec: Spec, machines: Sequence[Machine])
         found = place(request, machines, avoid=asked.avoid)
     if isinstance(found, NotPlaceable):
         return NotPlaced(reservation=asked.reservation, reason=found.reason + _spread(spec, machines))
+    channel = run.channel if asked.keep else _channel(found, machines, taken)
+    if channel is None:
+        reason = f"Every IMEX channel of NVLink domain {found.domain} is taken; it can start when a run there has ended"
+        return NotPlaced(reservation=asked.reservation, reason=reason)
     return Placed(
         reservation=asked.reservation,
         assignments=found.assignments,
         tier=found.tier,
         domain=found.domain,
         why=found.why,
+        channel=channel,
     )
+
+
+def _channel(found: Placement, machines: Sequence[Machine], taken: Collection[tuple[str, int]]) -> int | None:
+    """
+    The lowest that no other run of the domain has, the same on every machine; 0 where they are not the runs' own. None
+    when all are taken.
+    """
+    chosen = {assignment.machine for assignment in found.assignments}
+    offered = min((machine.facts.imex_channels for machine in machines if machine.facts.name in chosen), default=0)
+    if found.tier != "nvlink" or not offered:
+        return 0
+    return next((number for number in range(offered) if (found.domain, number) not in taken), None)
 
 
 def offer(run: RunState, spec: Spec, assignment: Assignment) -> SlotOffer:
@@ -86,6 +109,11 @@ def offer(run: RunState, spec: Spec, assignment: Assignment) -> SlotOffer:
         stop_grace_s=run.policy.stop_grace_s,
     )
     return SlotOffer(machine=assignment.machine, request=request)
+
+
+def placed(run: RunState, spec: Spec) -> wire.Placed:
+    """What each worker's agent is told of where the run was placed."""
+    return wire.Placed(tier=_tier(run.tier), domain=run.domain or None, min_gbps=spec.min_gbps, channel=run.channel)
 
 
 def _shape(run: RunState, spec: Spec) -> Shape:

@@ -104,12 +104,15 @@ def answers(runs: Iterable[RunRecord], machines: Sequence[Machine]) -> list[tupl
     taken = list(runs)
     for run in taken:
         _take(room, run, _not_held_yet(run.state, machines), len(run.state.workers))
+    channels = {run.state.uid: (run.state.channel_domain, run.state.channel) for run in taken}
     found: list[tuple[str, Event]] = []
     for run in sorted(taken, key=lambda r: (-(r.spec.document.spec.priority or 0), r.state.submitted_at)):
         for decision in outstanding(run.state):
             if isinstance(decision, Place):
-                answer = plan.answer(decision, run.state, run.spec, tuple(room.values()))
+                others = {held for uid, held in channels.items() if uid != run.state.uid}
+                answer = plan.answer(decision, run.state, run.spec, tuple(room.values()), others)
                 if isinstance(answer, Placed):
+                    channels[run.state.uid] = (answer.domain if answer.tier == "nvlink" else "", answer.channel)
                     count = len(run.state.workers) if decision.keep else len(answer.assignments)
                     _take(room, run, answer.assignments, count)
                 found.append((run.state.uid, answer))

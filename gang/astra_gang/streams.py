@@ -60,7 +60,9 @@ class Streams:
 
     @contextlib.asynccontextmanager
     async def open(
-        self, machine: str, request: wire.LogsRequest | wire.ExecRequest | wire.ProbeRequest
+        self,
+        machine: str,
+        request: wire.LogsRequest | wire.ExecRequest | wire.LookupRequest | wire.InventoryRequest | wire.ProbeRequest,
     ) -> AsyncIterator[web.WebSocketResponse]:
         """
         The agent's side of a new stream; closed at the end of the block.

@@ -231,6 +231,8 @@ def _machine(machine: Machine, silent_s: float | None) -> Json:
         "gpus": len(facts.gpus),
         "free_gpus": len(machine.free_gpus),
         "domains": dict(facts.domains),
+        "ports": [port.model_dump() for port in facts.ports],
+        "findings": [found.model_dump() for found in facts.findings],
         "slots": list(machine.slots),
     }
 
@@ -249,6 +251,8 @@ def _unknown_machine(name: str) -> Json:
         "gpus": 0,
         "free_gpus": 0,
         "domains": {},
+        "ports": [],
+        "findings": [],
         "slots": [],
     }
 

@@ -10,12 +10,16 @@ from typing import Any
 
 from astra_agent.agent import Agent
 from astra_agent.config import AgentConfig
+from astra_agent.inventory import Besides
+from astra_agent.lookout import HadGpus, Lookout
 from astra_agent.names import Names
-from astra_agent.wire import Arm, AttemptStatus, Finish, RunRef, SlotRequest, SlotStatus, Start, Stop
+from astra_agent.sources import source_of
+from astra_agent.wire import Arm, AttemptStatus, Finish, Placed, RunRef, SlotRequest, SlotStatus, Start, Stop
 from tests.fakes.runtime import FakeContainers, FakeImages
 
 BOUND_S = 10.0
 SLOT = "llama-1-0"
+ONE_MACHINE = Placed()
 
 
 async def until(met: Callable[[], Any]) -> None:
@@ -35,8 +39,16 @@ def request(slot: str = SLOT, **changes: Any) -> SlotRequest:
     return SlotRequest(**(values | changes))
 
 
-def arm(attempt: int = 0, *, term: int = 1, slot: str = SLOT, env: dict[str, str] | None = None) -> Arm:
-    return Arm(slot=slot, term=term, attempt=attempt, env=env or {"RANK": "1"}, hosts={"llama-0": "10.83.0.2"})
+def arm(
+    attempt: int = 0,
+    *,
+    term: int = 1,
+    slot: str = SLOT,
+    env: dict[str, str] | None = None,
+    placed: Placed = ONE_MACHINE,
+) -> Arm:
+    hosts = {"llama-0": "10.83.0.2"}
+    return Arm(slot=slot, term=term, attempt=attempt, env=env or {"RANK": "1"}, hosts=hosts, placed=placed)
 
 
 def start(attempt: int = 0, *, term: int = 1, slot: str = SLOT) -> Start:
@@ -68,6 +80,7 @@ class Machine:
             "boot_id_file": boot,
             "stuck_after_s": 0.05,
             "log_check_s": 0.02,
+            "glance_s": 0.02,
         }
         self.config = AgentConfig(**(values | settings))
         self.containers = FakeContainers()
@@ -77,7 +90,16 @@ class Machine:
         self.start()
 
     def start(self) -> None:
-        self.agent = Agent(self.config, self.containers, self.images, self.names)
+        self.config.state_dir.mkdir(exist_ok=True)
+        source, had = source_of(self.config), HadGpus(self.config.state_dir / "gpus")
+        lookout = Lookout(
+            source,
+            source.read(source.library(), Besides(had_gpus=had.most)),
+            had,
+            kernel_log=self.config.kernel_log,
+            glance_s=self.config.glance_s,
+        )
+        self.agent = Agent(self.config, self.containers, self.images, lookout, self.names)
         self._task = asyncio.create_task(self.agent.run())
 
     async def crash(self) -> None:

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from astra_agent import facts
-from astra_agent.attachment import attach
 from astra_agent.config import AgentConfig
+from astra_agent.description import describe
 from astra_agent.errors import InvalidRequest
-from tests.agent.machine import request
+from astra_agent.inventory import Besides
+from astra_agent.sources import source_of
+from astra_agent.wire import MachineFacts
 
 
 def config(folder: Path, overrides: Any = None) -> AgentConfig:
@@ -38,13 +40,15 @@ def test_memory_is_read_from_meminfo() -> None:
 
 def test_a_facts_file_stands_instead_of_what_was_found(tmp_path: Path) -> None:
     gpus = [{"index": index, "uuid": f"GPU-{index}"} for index in range(2)]
-    found = facts.find(config(tmp_path, {"cpu_cores": 96, "gpus": gpus, "domains": {"infiniband": "f1"}}))
+    made = config(tmp_path, {"cpu_cores": 96, "gpus": gpus, "domains": {"infiniband": "f1"}})
+    found = described(made)
     assert (found.cpu_cores, found.domains) == (96.0, {"infiniband": "f1"})
-    attached = attach(found, request(gpus=(0, 1)))
-    assert attached.env == {"NVIDIA_VISIBLE_DEVICES": "GPU-0,GPU-1"}
-    assert attach(found, request()).env == {}
-    with pytest.raises(InvalidRequest, match="GPU 2 is not on gpu-1; it has: 0, 1"):
-        attach(found, request(gpus=(2,)))
+    assert [gpu.uuid for gpu in found.gpus] == ["GPU-0", "GPU-1"]
+
+
+def described(made: AgentConfig) -> MachineFacts:
+    source = source_of(made)
+    return describe(facts.find(made), source.read(source.library(), Besides()))
 
 
 @pytest.mark.parametrize(
@@ -59,4 +63,4 @@ def test_a_facts_file_stands_instead_of_what_was_found(tmp_path: Path) -> None:
 )
 def test_a_wrong_facts_file_is_named(tmp_path: Path, overrides: Any, says: str) -> None:
     with pytest.raises(InvalidRequest, match=says):
-        facts.find(config(tmp_path, overrides))
+        described(config(tmp_path, overrides))

@@ -7,6 +7,7 @@ import stat
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from astra_agent.errors import InvalidRequest
@@ -32,6 +33,14 @@ async def test_slots_are_listed_and_shown(daemon: Daemon) -> None:
     _, document = await daemon.ask("GET", "/v1/slots")
     assert [item["slot"] for item in document["items"]] == [SLOT]
     assert (await daemon.status()).phase == "ready"
+
+
+async def test_metrics_are_text_for_prometheus(daemon: Daemon) -> None:
+    connector = aiohttp.UnixConnector(path=str(daemon.config.socket))
+    async with aiohttp.ClientSession(connector=connector) as session:
+        async with session.get("http://agent/v1/metrics") as answer:
+            assert (answer.status, answer.content_type) == (200, "text/plain")
+            assert "astra_dns_up 0\n" in await answer.text()
 
 
 async def test_an_unknown_slot_is_not_found_in_a_sentence(daemon: Daemon) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from astra_agent import plans
-from astra_agent.attachment import Attachment
+from astra_agent.attach import Edits
+from astra_agent.attach.edits import Device, File
 from astra_agent.config import AgentConfig
 from astra_agent.errors import InvalidRequest
 from astra_agent.records import AttemptRecord, Prepared, SlotRecord
@@ -16,6 +17,7 @@ from astra_agent.runtime import BindMount, ContainerPlan, ImageConfig, PreparedI
 from astra_agent.wire import DriveMount
 from tests.agent.machine import request
 
+NOTHING = Edits()
 IMAGE = ImageConfig(
     env={"PATH": "/app/bin", "A": "image"}, entrypoint=("/entry",), command=("serve", "-v"), working_dir="/app"
 )
@@ -57,7 +59,7 @@ def test_home_is_the_images_where_it_says_so() -> None:
     assert plans.environment(request(), ImageConfig(), {}, {}, 1000)["HOME"] == "/"
 
 
-def made_plan(**changes: Any) -> ContainerPlan:
+def made_plan(edits: Edits = NOTHING, **changes: Any) -> ContainerPlan:
     config = AgentConfig(
         name="gpu-1", state_dir=Path("/s"), address="10.0.0.1", drives={"data": Path("/mnt/data")}, cgroup_parent="/a/"
     )
@@ -67,7 +69,7 @@ def made_plan(**changes: Any) -> ContainerPlan:
         SlotRecord(request(**changes), "boot"),
         prepared,
         AttemptRecord(3, {"RANK": "1"}, {}),
-        Attachment(),
+        edits,
         netns=Path("/n"),
         log_path=Path("/l"),
         files=Path("/f"),
@@ -90,3 +92,19 @@ def test_drives_and_files_are_mounted() -> None:
 
 def test_the_same_attempt_gives_the_same_plan() -> None:
     assert made_plan() == made_plan()
+
+
+def test_what_is_attached_is_below_the_users_own_in_the_plan_and_the_rest_in_the_spec() -> None:
+    edits = Edits(
+        env=(("A", "attached"), ("B", "attached")),
+        devices=(Device("/dev/x", "c", 1, 2),),
+        files=(File("/run/astraeus/topology.json", "{}"),),
+    )
+    plan = made_plan(edits, env={"A": "user"})
+    assert (plan.env["A"], plan.env["B"]) == ("user", "attached")
+    assert BindMount("/f/attached-topology.json", "/run/astraeus/topology.json", read_only=True) in plan.mounts
+    assert plan.spec_edits is not None
+    spec = plan.spec_edits({})
+    assert "mounts" not in spec
+    assert "A=" not in str(spec)
+    assert "/dev/x" in str(spec)

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from aiohttp import WSMsgType, web
 
-from astra_agent.wire import ExecExit, ExecRequest, LogsRequest, Resize, StdinEnd
+from astra_agent.inventory.document import load
+from astra_agent.wire import (
+    ExecExit,
+    ExecRequest,
+    InventoryRequest,
+    LogsRequest,
+    Lookup,
+    LookupRequest,
+    Resize,
+    StdinEnd,
+)
 from tests.agent.daemon import Daemon, a_daemon
 from tests.agent.machine import BOUND_S, SLOT, arm, finish, start, until
 from tests.fakes.coordinator import FakeCoordinator, a_coordinator
@@ -165,3 +176,15 @@ async def test_nothing_is_run_beside_a_worker_that_does_not_run(daemon: Daemon, 
     connection = await coordinator.open_stream("e1", ExecRequest(slot=SLOT, command=("sh",)))
     _, texts = await everything(connection)
     assert "nothing runs in slot" in ExecExit.model_validate_json(texts[-1]).error
+
+
+async def test_a_lookup_without_a_name_server_says_why(daemon: Daemon, coordinator: FakeCoordinator) -> None:
+    connection = await coordinator.open_stream("s1", LookupRequest(slot=SLOT, name="llama-0"))
+    _, (text,) = await everything(connection)
+    assert Lookup.model_validate_json(text).error.startswith(f"slot {SLOT} asks no name server of ours")
+
+
+async def test_a_machine_that_is_looked_at_says_all_that_it_has(daemon: Daemon, coordinator: FakeCoordinator) -> None:
+    connection = await coordinator.open_stream("s1", InventoryRequest())
+    _, (text,) = await everything(connection)
+    assert load(json.loads(text)).machine == "gpu-1"

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from astra_agent.inventory.document import dump
 from astra_cli.main import invoke
+from tests.agent.inventory.captured import inventory
 from tests.fakes.api import FakeApi, event, job
 
 RUN_FILE = {"metadata": {"name": "first-gang"}, "spec": {"start": "Gang", "task_template": {"image": "host"}}}
@@ -261,3 +263,54 @@ def test_colours_are_for_terminals_and_no_color_takes_them_away(
     monkeypatch.setenv("NO_COLOR", "1")
     assert invoke(["status", "first-gang"]) == 0
     assert green not in capsys.readouterr().out
+
+
+def test_names_are_shown_with_the_leader_first(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["dns", "show"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == ["NAME", "ADDRESSES", "IS"]
+    assert lines[1][:3] == ["first-gang", "10.83.1.1", "leader,"]
+    assert lines[3][:2] == ["first-gang-1", "10.83.2.1"]
+
+
+def test_names_of_a_run_that_is_not_live_are_refused(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["dns", "show", "other"]) == 3
+    assert "no live run is named other" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("asker", "name"), [("first-gang-1", "first-gang-1"), ("first-gang", "first-gang-0")])
+def test_a_name_is_asked_for_as_a_worker(
+    api: FakeApi, capsys: pytest.CaptureFixture[str], asker: str, name: str
+) -> None:
+    assert invoke(["dns", "query", "first-gang-1", "--as", asker]) == 0
+    out = capsys.readouterr().out
+    assert "first-gang-1 A: NOERROR" in out
+    assert f"asked as {name} at 169.254.53.53 on m-1, 0.4 ms" in out
+    assert "10.83.2.1" in out
+
+
+def test_a_name_without_a_record_exits_1(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["dns", "query", "nobody", "--as", "first-gang-0", "--type", "aaaa"]) == 1
+    assert "nobody AAAA: NXDOMAIN, no record" in capsys.readouterr().out
+
+
+def test_a_worker_that_does_not_exist_can_not_ask(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["dns", "query", "first-gang-1", "--as", "first-gang-7"]) == 3
+    assert "no worker is named first-gang-7" in capsys.readouterr().err
+
+
+def test_one_machine_is_a_picture_of_what_it_has_and_what_is_wrong(
+    api: FakeApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    api.inventory = json.loads(dump(inventory("hgx-h100-partial-ib")))
+    assert invoke(["nodes", "m-1"]) == 0
+    out = capsys.readouterr().out
+    assert "GPU 0  NVIDIA H100 80GB HBM3" in out
+    assert "what is wrong" in out
+    assert invoke(["nodes", "m-1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["inventory"]["transport"] == "infiniband"
+
+
+def test_a_machine_that_is_away_is_said_to_be(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["nodes", "m-1"]) == 0
+    assert "what it has is not known now" in capsys.readouterr().err

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from astra_agent import config as agent_config
-from astra_agent import facts
 from astra_agent.errors import InvalidRequest
+from astra_agent.inventory import Besides
+from astra_agent.inventory.library import MISSING
+from astra_agent.sources import source_of
 from astra_cli.dev import files, network
 from astra_cli.dev.plan import ClusterPlan, Layout, drive, layout, setting
 from astra_cli.dev.topology import uniform
@@ -55,7 +57,7 @@ def test_an_agent_reads_its_configuration_and_facts(plan: ClusterPlan, where: La
     assert config.containerd_namespace == f"astra-{where.cluster_id}-m-2"
     assert config.drives == {"data": Path('/with "quotes"')}
     assert (config.own_network is not None) == (slot_network == "own")
-    assert len(facts.find(config).gpus) == 8
+    assert len(source_of(config).read(MISSING, Besides()).gpus) == 8
 
 
 def test_settings_of_agents_go_to_agents(plan: ClusterPlan, where: Layout) -> None:

@@ -86,6 +86,7 @@ async def test_each_attempts_log_is_told_once(api: FakeApi) -> None:
         ("Looking for machines", ["Submitted", "Placed: m-1"], 0),
         ("Starting together: 0 of 2 ready", ["Placed", "Starting together: 0 of 2 ready", "All 2 workers run"], 2),
         ("Gang restart: a-1 failed. Attempt 1 starts later", ["Worker a-1 failed", "Gang restart: a-1 failed."], 2),
+        ("one machine: m-1", ["Submitted", "Placed: one machine: m-1", "a-0 is being prepared"], 2),
         ("All 2 workers run", [], 0),
     ],
 )

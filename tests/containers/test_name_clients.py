@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,6 +77,27 @@ for name in sys.argv[1:]:
     print(name, *found)
 """
 
+C_ARES = """
+import sys, pycares
+channel = pycares.Channel()
+for name in sys.argv[1:]:
+    said = []
+    channel.getaddrinfo(name, 80, callback=lambda result, error: said.append((result, error)))
+    channel.wait(10)
+    result, error = said[0]
+    missing = error in (pycares.errno.ARES_ENOTFOUND, pycares.errno.ARES_ENODATA)
+    found = ["no-name"] if missing else [pycares.errno.strerror(error)] if error else {
+        node.addr[0].decode() if isinstance(node.addr[0], bytes) else node.addr[0] for node in result.nodes
+    }
+    print(name, *sorted(found), flush=True)
+"""
+
+
+def with_pycares() -> Client:
+    pytest.importorskip("pycares")
+    return Client((sys.executable, "-c", C_ARES))
+
+
 MAKERS: dict[str, tuple[str, Callable[[Path], Client]]] = {
     "glibc": ("gcc", lambda folder: built_c(folder, "gcc")),
     "musl": ("musl-gcc", lambda folder: built_c(folder, "musl-gcc")),
@@ -83,6 +105,7 @@ MAKERS: dict[str, tuple[str, Callable[[Path], Client]]] = {
     "dig": ("dig", lambda _: shell('dig +short +search "$1"')),
     "go": ("go", built_go),
     "java": ("javac", lambda _: Client(("java", "-Djava.net.preferIPv4Stack=false", str(CLIENTS / "Resolve.java")))),
+    "c-ares": ("python3", lambda _: with_pycares()),
     "python": ("python3", lambda _: Client(("python3", "-c", PYTHON))),
 }  # fmt: skip
 

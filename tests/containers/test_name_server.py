@@ -19,6 +19,7 @@ import pytest
 
 from astra_agent import namespaces
 from astra_agent.config import AgentConfig
+from astra_agent.errors import NotFound
 from astra_agent.name_server import LINGER_S, NameServer
 from astra_agent.wire import RunNames
 from tests.fakes.eventually import until
@@ -239,6 +240,25 @@ async def test_a_taken_port_leaves_the_slot_without_our_server_and_says_so(machi
         (said,) = (sentence for sentence in machine.names.findings() if "port 53" in sentence)
         assert said.startswith("names are in hosts files only: port 53 of 169.254.53.53 can't be had")
     assert await machine.names.serve("a", "nlp", machine.netns) == machine.config.name_server
+
+
+async def test_a_slot_is_looked_up_for_as_its_workers_ask(machine: Machine) -> None:
+    first, second = await two_workspaces(machine)
+    for slot, server, data in (("a", first, "10.0.0.1"), ("b", second, "10.0.9.9")):
+        found = await machine.names.lookup(slot, "llama", "A")
+        assert (found.server, found.rcode, [one.data for one in found.records]) == (server, "NOERROR", [data])
+    assert (await machine.names.lookup("a", "llama-0.vision.astra.internal", "A")).rcode == "NXDOMAIN"
+    with pytest.raises(NotFound, match="slot c asks no name server of ours"):
+        await machine.names.lookup("c", "llama", "A")
+
+
+async def test_counters_are_told_while_it_runs_and_that_it_does_not(machine: Machine) -> None:
+    assert await machine.names.metrics() == "# TYPE astra_dns_up gauge\nastra_dns_up 0\n"
+    address, _ = await two_workspaces(machine)
+    await asyncio.to_thread(ask, machine.netns, address, "llama-0")
+    text = await machine.names.metrics()
+    assert "astra_dns_up 1\n" in text
+    assert 'astra_dns_requests_total{proto="udp"} 1\n' in text
 
 
 async def test_dead_upstreams_are_a_finding(machine: Machine) -> None:

@@ -31,7 +31,7 @@ FACTS = {
             "memory_bytes": 150_000_000_000,
             "pci_bus_id": "0000:3b:00.0",
         },
-        {"index": 1, "uuid": "GPU-b", "model": "NVIDIA H200", "memory_bytes": 150_000_000_000, "fault": "Xid 79"},
+        {"index": 1, "uuid": "GPU-b", "model": "NVIDIA H200", "memory_bytes": 150_000_000_000},
         {"index": 2, "uuid": "GPU-c", "model": "NVIDIA T4", "memory_bytes": 16_000_000_000},
     ],
     "domains": {"nvlink": "rack-1"},
@@ -355,7 +355,7 @@ async def test_gpus_are_grouped_by_model_with_their_attributes(devices: PluginPr
     first = groups[0]
     assert [(device.ID, device.healthy, device.health_description) for device in first.devices] == [
         ("GPU-a", True, ""),
-        ("GPU-b", False, "Xid 79"),
+        ("GPU-b", True, ""),
     ]
     assert first.devices[0].hw_locality.pci_bus_id == "0000:3b:00.0"
     assert (first.attributes["memory"].int_val, first.attributes["memory"].unit) == (143051, "MiB")

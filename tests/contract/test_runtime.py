@@ -39,6 +39,21 @@ async def test_a_created_program_waits_before_its_first_instruction(runtime: Run
     assert runtime.log("s-a0") == ""
 
 
+async def test_a_waiting_container_is_tried_out_inside_and_starts_afterwards(runtime: RuntimeBench) -> None:
+    await runtime.containers.create(runtime.plan("s-a0", "echo hello"))
+    trials = ("open:1:3:/dev/null", "open:1:5:/dev/zero")
+    assert await runtime.containers.try_inside("s-a0", trials) == ("ok", "ok")
+    assert (await runtime.containers.status("s-a0")).state == "created"
+    await runtime.containers.start("s-a0")
+    assert (await ended(runtime, "s-a0")).code == 0
+    assert runtime.log("s-a0") == "hello\n"
+
+
+async def test_what_is_not_there_is_not_tried_out(runtime: RuntimeBench) -> None:
+    with pytest.raises(NotFound):
+        await runtime.containers.try_inside("s-a0", ("open:1:3:/dev/null",))
+
+
 async def test_creating_a_second_time_leaves_the_container_as_it_is(runtime: RuntimeBench) -> None:
     await runtime.run("s-a0")
     before = await runtime.containers.status("s-a0")

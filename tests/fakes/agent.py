@@ -6,6 +6,7 @@ they are told at once. It keeps its slots over links and coordinators, and notes
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -243,10 +244,22 @@ class FakeAgent(FakeAgentSocket):
 
     async def _stream(self, session: aiohttp.ClientSession, url: str, opened: wire.OpenStream) -> None:
         async with session.ws_connect(f"{url}/v1/agents/streams/{opened.stream}") as socket:
-            if isinstance(opened.request, wire.LogsRequest):
-                await self._send_log(socket, opened.request)
-            else:
-                await self._echo(socket, opened.request)
+            match opened.request:
+                case wire.LogsRequest() as request:
+                    await self._send_log(socket, request)
+                case wire.LookupRequest() as lookup:
+                    await socket.send_str(self.look_up(lookup).model_dump_json())
+                case wire.ExecRequest() as wanted:
+                    await self._echo(socket, wanted)
+                case wire.InventoryRequest():
+                    await socket.send_str(json.dumps({"machine": self.name}))
+
+    def look_up(self, request: wire.LookupRequest) -> wire.Lookup:
+        """Every name is 10.0.0.1, but for `nobody`, which can't be asked about."""
+        if request.name == "nobody":
+            return wire.Lookup(error="the name server can't be asked: Connection refused")
+        record = wire.LookupRecord(name=f"{request.name}.", type=request.type, ttl_s=1, data="10.0.0.1")
+        return wire.Lookup(server="169.254.53.53", rcode="NOERROR", took_s=0.001, records=(record,))
 
     async def _send_log(self, socket: aiohttp.ClientWebSocketResponse, request: wire.LogsRequest) -> None:
         log = self.logs.get((request.slot, request.attempt or 0))

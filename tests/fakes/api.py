@@ -59,6 +59,7 @@ class FakeApi:
         job: The run that every question is answered with; None: there is none.
         logs: By attempt. A followed log ends when it is complete, or is cut after *cut_after* bytes, once.
         execs: What each exec asked, and what it then got from standard input.
+        inventory: Of the machine; None: it is not known.
     """
 
     job: Json | None = field(default_factory=job)
@@ -69,6 +70,7 @@ class FakeApi:
     submitted: list[Json] = field(default_factory=list)
     execs: list[Json] = field(default_factory=list)
     exec_code: int = 0
+    inventory: Json | None = None
     port: int = 0
 
     def __post_init__(self) -> None:
@@ -104,6 +106,7 @@ class FakeApi:
         jobs = "/v1/workspaces/default/jobs"
         app.add_routes([
             web.get("/v1/machines", self._machines),
+            web.get("/v1/machines/{machine}", self._machine),
             web.post(jobs, self._submit),
             web.get(jobs, self._jobs),
             web.get(f"{jobs}/{{name}}", self._job),
@@ -112,6 +115,8 @@ class FakeApi:
             web.get(f"{jobs}/{{name}}/ranks", self._ranks),
             web.get(f"{jobs}/{{name}}/logs", self._logs),
             web.get(f"{jobs}/{{name}}/exec", self._exec),
+            web.get(f"{jobs}/{{name}}/lookup", self._lookup),
+            web.get("/v1/workspaces/default/names", self._names),
         ])  # fmt: skip
         self.runner = web.AppRunner(app, shutdown_timeout=0.1)
         await self.runner.setup()
@@ -132,13 +137,33 @@ class FakeApi:
         response: web.StreamResponse = await handler(request)
         return response
 
+    async def _names(self, _: web.Request) -> web.Response:
+        addresses = {"first-gang-0": ["10.83.1.1"], "first-gang-1": ["10.83.2.1"]}
+        run = {"run": "first-gang", "leader": "first-gang-0", "port": 29500, "attempt": 0, "world_size": 2}
+        return web.json_response({"items": [{**run, "addresses": addresses}]})
+
+    async def _lookup(self, request: web.Request) -> web.Response:
+        """Nothing but `first-gang-1` has a record."""
+        name, rtype = request.query["name"], request.query["type"]
+        records = [{"name": f"{name}.", "type": rtype, "ttl_s": 1, "data": "10.83.2.1"}]
+        return web.json_response({
+            "as": f"first-gang-{request.query['rank']}", "machine": "m-1", "server": "169.254.53.53", "name": name,
+            "type": rtype, "rcode": "NOERROR" if name == "first-gang-1" else "NXDOMAIN", "took_s": 0.0004,
+            "records": records if name == "first-gang-1" else [],
+        })  # fmt: skip
+
     async def _machines(self, _: web.Request) -> web.Response:
-        machine = {
+        return web.json_response({"items": [self._summary()]})
+
+    async def _machine(self, _: web.Request) -> web.Response:
+        return web.json_response({**self._summary(), "inventory": self.inventory})
+
+    def _summary(self) -> Json:
+        return {
             "name": "m-1", "address": "10.83.1.1", "connected": True, "out_of_use": None, "cpu_cores": 2.0,
             "free_cpu_cores": 1.5, "memory_bytes": 8 << 30, "free_memory_bytes": 4 << 30, "gpus": 8, "free_gpus": 0,
             "domains": {"ethernet": "dev"}, "slots": ["s1"],
         }  # fmt: skip
-        return web.json_response({"items": [machine]})
 
     async def _submit(self, request: web.Request) -> web.Response:
         self.submitted.append(await request.json())

@@ -24,6 +24,7 @@ from astra_agent.wire import (
     Lease,
     LeaseAck,
     LogsRequest,
+    LookupRequest,
     OpenStream,
     Report,
     ReportAck,
@@ -113,7 +114,9 @@ class FakeCoordinator:
     def said(self, kind: type[Message]) -> list[Message]:
         return [message for message in self.messages if isinstance(message, kind)]
 
-    async def open_stream(self, stream: str, request: LogsRequest | ExecRequest) -> web.WebSocketResponse:
+    async def open_stream(
+        self, stream: str, request: LogsRequest | ExecRequest | LookupRequest
+    ) -> web.WebSocketResponse:
         """The agent's connection for it."""
         self._streams[stream] = asyncio.get_running_loop().create_future()
         self._stream_ends[stream] = asyncio.Event()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from astra_agent.errors import HostFault
-from astra_agent.wire import Names, RunNames
+from astra_agent.errors import HostFault, NotFound
+from astra_agent.names import metrics_of
+from astra_agent.wire import Lookup, LookupRecord, Names, RecordType, RunNames
 
 
 class FakeNames:
@@ -54,6 +55,15 @@ class FakeNames:
     def withdraw(self, slot: str) -> None:
         self.served.pop(slot, None)
         self.published.pop(slot, None)
+
+    async def lookup(self, slot: str, name: str, rtype: RecordType) -> Lookup:
+        if slot not in self.served:
+            raise NotFound(f"slot {slot} asks no name server of ours")
+        record = LookupRecord(name=f"{name}.", type=rtype, ttl_s=1, data="10.0.0.1")
+        return Lookup(server=self.served[slot], rcode="NOERROR", took_s=0.001, records=(record,))
+
+    async def metrics(self) -> str:
+        return metrics_of("astra_hosts_entries 3\n")
 
     def findings(self) -> tuple[str, ...]:
         return ()

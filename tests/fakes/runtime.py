@@ -91,6 +91,8 @@ class FakeContainers:
     Attributes:
         starts: How often each container's program was really started; more than once is the bug of bugs.
         plans, execs: Everything that was created, in order.
+        tried: Trials that were made in each container.
+        trial_errors: What trials answer that begin with a word; all others hold.
     """
 
     def __init__(self) -> None:
@@ -100,6 +102,8 @@ class FakeContainers:
         self.signals: list[tuple[str, int]] = []
         self.plans: list[ContainerPlan] = []
         self.execs: list[FakeExec] = []
+        self.tried: dict[str, tuple[str, ...]] = {}
+        self.trial_errors: dict[str, str] = {}
         self._containers: dict[str, _Container] = {}
         self._pids = itertools.count(_FIRST_PID)
         self._create_errors: list[AstraError] = []
@@ -182,6 +186,16 @@ class FakeContainers:
 
     async def create(self, plan: ContainerPlan) -> None:
         await asyncio.shield(asyncio.ensure_future(self._create(plan)))
+
+    async def try_inside(self, container: str, trials: tuple[str, ...]) -> tuple[str, ...]:
+        self._answer()
+        if container not in self._containers:
+            raise NotFound(f"container {container} is not there")
+        self.tried[container] = trials
+        return tuple(
+            next((error for start, error in self.trial_errors.items() if trial.startswith(start)), "ok")
+            for trial in trials
+        )
 
     async def start(self, container: str) -> None:
         self._answer()

@@ -7,12 +7,15 @@ import contextlib
 import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import cast
 
 import dns.flags
 import dns.message
 import dns.rcode
 import dns.rrset
+
+from astra_agent import namespaces
 
 Answers = Callable[[dns.message.Message], list[bytes]]
 """Packets to send for a query; none: silence."""
@@ -35,7 +38,7 @@ def bound_pair(host: str = "127.0.0.1", port: int = 0) -> tuple[socket.socket, s
 
 
 class FakeUpstream:
-    """On 127.0.0.1, UDP and TCP at *port*. *answers* may be replaced at any time; *asked* counts questions by name."""
+    """UDP and TCP at *port*. *answers* may be replaced at any time; *asked* counts questions by name."""
 
     def __init__(self, answers: Answers) -> None:
         self.answers = answers
@@ -45,8 +48,11 @@ class FakeUpstream:
         self.port = 0
 
     @contextlib.asynccontextmanager
-    async def serve(self, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[FakeUpstream]:
-        udp, tcp = bound_pair(host, port)
+    async def serve(
+        self, host: str = "127.0.0.1", port: int = 0, netns: Path | None = None
+    ) -> AsyncIterator[FakeUpstream]:
+        """In the network namespace *netns*; None: the process's own."""
+        udp, tcp = namespaces.inside(netns, lambda: bound_pair(host, port))
         self.port = udp.getsockname()[1]
         transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(lambda: _Udp(self), sock=udp)
         server = await asyncio.start_server(self._tcp, sock=tcp)

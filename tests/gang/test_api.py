@@ -201,6 +201,17 @@ async def test_a_configured_machine_that_never_came_is_shown_with_the_reason(tmp
         assert answer["items"][0]["out_of_use"] == "its agent has not connected since the coordinator started"
 
 
+async def test_one_machine_is_shown_with_what_its_agent_says_that_it_has(cluster: FakeCluster) -> None:
+    status, answer = await cluster.request("GET", "/v1/machines/m1")
+    assert (status, answer["name"], answer["inventory"]) == (200, "m1", {"machine": "m1"})
+    await cluster.agents["m1"].disconnect()
+    await until(lambda: cluster.parts.links.connected() == ("m2",))
+    status, answer = await cluster.request("GET", "/v1/machines/m1")
+    assert (status, answer["connected"], answer["inventory"]) == (200, False, None)
+    status, answer = await cluster.request("GET", "/v1/machines/m9")
+    assert (status, answer["error"]["message"]) == (404, "there is no machine m9: there are m1, m2")
+
+
 async def test_health_needs_no_token(cluster: FakeCluster) -> None:
     async with aiohttp.ClientSession() as nobody, nobody.get(f"{cluster.url}/v1/health") as answer:
         assert answer.status == 200
@@ -470,3 +481,57 @@ async def test_what_is_not_there_is_said_in_json(
     assert set(answer["error"]) == {"message", "field", "code"}
     assert found == status, answer
     assert sentence.removeprefix("the agent token") in answer["error"]["message"]
+
+
+# Names ---------------------------------------------------------------------------------------------------------------
+
+
+async def test_the_names_of_a_workspace_are_those_that_its_workers_are_told(cluster: FakeCluster) -> None:
+    await run_of_two(cluster)
+    status, answer = await cluster.request("GET", "names")
+    assert status == 200
+    (run,) = answer["items"]
+    assert (run["run"], run["leader"], run["attempt"], run["world_size"]) == ("llama", "llama-0", 0, 2)
+    assert sorted(run["addresses"]) == ["llama-0", "llama-1"]
+    assert all(run["addresses"].values())
+    await complete(cluster)
+    assert (await cluster.request("GET", "names")) == (200, {"items": []})
+
+
+async def test_a_name_is_looked_up_where_the_worker_is(cluster: FakeCluster) -> None:
+    await run_of_two(cluster)
+    agent, _ = cluster.slot("llama-1")
+    status, answer = await cluster.request("GET", "jobs/llama/lookup?rank=1&name=llama-0&type=aaaa")
+    assert (status, answer) == (
+        200,
+        {
+            "as": "llama-1", "machine": agent.name, "name": "llama-0", "type": "AAAA", "server": "169.254.53.53",
+            "rcode": "NOERROR", "took_s": 0.001,
+            "records": [{"name": "llama-0.", "type": "AAAA", "ttl_s": 1, "data": "10.0.0.1"}],
+        },
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "sentence"),
+    [
+        ("", 400, "name is '': it must be labels of 1 to 63 bytes with dots between"),
+        (f"?name={'x' * 64}", 400, "name is"),
+        ("?name=llama-0&type=HINFO", 400, "type is 'HINFO': it must be one of A, AAAA"),
+        ("?name=llama-0&rank=9", 404, "run llama has no rank 9"),
+        ("?name=nobody", 404, "the name server can't be asked: Connection refused"),
+    ],
+)
+async def test_a_name_that_can_not_be_looked_up_is_refused(
+    cluster: FakeCluster, query: str, status: int, sentence: str
+) -> None:
+    await run_of_two(cluster)
+    found, answer = await cluster.request("GET", f"jobs/llama/lookup{query}")
+    assert (found, answer["error"]["message"][: len(sentence)]) == (status, sentence)
+
+
+async def test_a_worker_without_a_slot_asks_nobody(cluster: FakeCluster) -> None:
+    await run_of_two(cluster)
+    await complete(cluster)
+    status, answer = await cluster.request("GET", "jobs/llama/lookup?name=llama-0")
+    assert (status, answer["error"]["message"]) == (409, "llama-0 has no slot now: nobody asks for names there")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from astra_gang.core import Event, NotPlaced, Phase, Place, Placed, RunState, Slot, outstanding, step
+from astra_gang.engine import Machine
 from astra_gang.planner import answers
 from astra_gang.store import RunRecord
 from tests.fakes.runs import record
@@ -84,3 +85,42 @@ def open_shape(workers: int) -> RunRecord:
 
 def machines_of(state: RunState) -> list[str]:
     return [worker.slot.machine for worker in state.workers if worker.slot is not None]
+
+
+def trays(channels: int) -> list[Machine]:
+    found = [machine(f"m{i}", free=8, nvlink="rack-1.7") for i in range(1, 3)]
+    return [replace(one, facts=one.facts.model_copy(update={"imex_channels": channels})) for one in found]
+
+
+def channel(events: list[tuple[str, Event]], uid: str) -> int:
+    answer = dict(events)[uid]
+    assert isinstance(answer, Placed), answer
+    assert answer.tier == "nvlink"
+    return answer.channel
+
+
+def test_every_run_of_an_nvlink_domain_has_a_channel_of_its_own_where_there_are_several() -> None:
+    runs = [wanting(record(f"r{i}", 2, 4, uid=f"u{i}", now=float(i))) for i in range(3)]
+    found = answers(runs, trays(2048))
+    assert [channel(found, f"u{i}") for i in range(3)] == [0, 1, 2]
+
+
+def test_all_runs_share_channel_0_where_the_machines_are_set_up_so() -> None:
+    runs = [wanting(record(f"r{i}", 2, 4, uid=f"u{i}", now=float(i))) for i in range(2)]
+    found = answers(runs, trays(0))
+    assert [channel(found, f"u{i}") for i in range(2)] == [0, 0]
+
+
+def test_a_channel_that_a_placed_run_has_is_nobody_elses() -> None:
+    old = record("old", 2, 4, uid="u1")
+    old = holding(old, ("m1", (0, 1)), ("m2", (0, 1)))
+    old = RunRecord(old.spec, replace(old.state, tier="nvlink", domain="rack-1.7", channel_domain="rack-1.7"))
+    found = answers([old, wanting(record("new", 2, 4, uid="u2"))], trays(2048))
+    assert channel(found, "u2") == 1
+
+
+def test_a_run_waits_when_every_channel_is_taken() -> None:
+    runs = [wanting(record(f"r{i}", 2, 4, uid=f"u{i}", now=float(i))) for i in range(2)]
+    answer = dict(answers(runs, trays(1)))["u1"]
+    assert isinstance(answer, NotPlaced)
+    assert answer.reason.startswith("Every IMEX channel of NVLink domain rack-1.7 is taken")

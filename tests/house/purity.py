@@ -17,7 +17,7 @@ FOLDERS = tuple(ROOT / part for part in ("agent", "cli", "dns", "driver", "gang"
 
 PURE = (
     "astra_agent.attach",
-    "astra_agent.attachment",
+    "astra_agent.attachments",
     "astra_agent.containerd.host_layout",
     "astra_agent.containerd.mountinfo",
     "astra_agent.containerd.oci",
@@ -26,8 +26,10 @@ PURE = (
     "astra_agent.containerd.rootfs",
     "astra_agent.containerd.spec",
     "astra_agent.containerd.stopping",
+    "astra_agent.description",
     "astra_agent.errors",
     "astra_agent.inventory",
+    "astra_agent.promises",
     "astra_agent.records",
     "astra_agent.runtime",
     "astra_agent.status",

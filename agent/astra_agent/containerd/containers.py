@@ -14,7 +14,7 @@ from astra_agent.containerd import facts, proc
 from astra_agent.containerd.cleaning import Cleaner
 from astra_agent.containerd.client import Client
 from astra_agent.containerd.creating import Creator
-from astra_agent.containerd.execs import Wish, open_exec
+from astra_agent.containerd.execs import Wish, answers_of, open_exec
 from astra_agent.containerd.facts import Service
 from astra_agent.containerd.host_image import HostImage
 from astra_agent.containerd.proto import containers_pb2, namespaces_pb2, tasks_pb2
@@ -39,6 +39,8 @@ _RETRY_S = 0.1
 """Between questions to a containerd that is away; it is back some 0.5 s after its start."""
 _DOUBT_S = 15.0
 """How long a Start whose outcome is not known waits for containerd to come back."""
+_TRIALS_S = 30.0
+"""A GPU that sleeps takes some seconds to wake when it is opened."""
 _RUNC_STATE = Path("/run/containerd/runc")
 """Where runc's state is when nobody says otherwise."""
 
@@ -111,6 +113,21 @@ class ContainerdContainers:
             task = self._creating[plan.id] = asyncio.create_task(self._create(plan))
             task.add_done_callback(lambda _: self._creating.pop(plan.id, None))
         await asyncio.shield(task)
+
+    async def try_inside(self, container: str, trials: tuple[str, ...]) -> tuple[str, ...]:
+        folder = self._execs / container
+        wish = Wish((INIT, "--try", *trials), tty=False, stdin=False, width=0, height=0)
+        try:
+            async with asyncio.timeout(_TRIALS_S):
+                made = await open_exec(
+                    self._tasks, folder, container, self._cgroup(container), self._cgroups, wish, waiting=True
+                )
+                try:
+                    return await answers_of(made, len(trials))
+                finally:
+                    await made.close()
+        except TimeoutError as error:
+            raise HostFault(f"the devices of {container} can't be tried out within {_TRIALS_S:g} s") from error
 
     async def start(self, container: str) -> None:
         deadline = asyncio.get_running_loop().time() + _DOUBT_S

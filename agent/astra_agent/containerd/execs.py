@@ -204,18 +204,29 @@ class Exec:
                     proc.send(pid, signal.SIGKILL, self._cgroup)
 
 
-async def open_exec(tasks: Tasks, folder: Path, container: str, cgroup: str, cgroups: proc.Cgroups, wish: Wish) -> Exec:
+async def open_exec(
+    tasks: Tasks,
+    folder: Path,
+    container: str,
+    cgroup: str,
+    cgroups: proc.Cgroups,
+    wish: Wish,
+    *,
+    waiting: bool = False,
+) -> Exec:
     """
     Run *wish* in the container, with its user and environment.
 
     Args:
         folder: Where the folders with FIFOs of this container are made.
+        waiting: Also in one that is created and waits for its start.
     Raises:
         NotFound: the container is not running.
         InvalidRequest: there is no such program in it.
     """
     record, task = await asyncio.gather(tasks.record(container), tasks.get(container))
-    if record is None or task is None or task.status != tasks_pb2.RUNNING:
+    alive = (tasks_pb2.RUNNING, tasks_pb2.CREATED) if waiting else (tasks_pb2.RUNNING,)
+    if record is None or task is None or task.status not in alive:
         raise NotFound(f"{container} is not running")
     process = exec_process(json.loads(record.spec.value), wish.args, wish.tty, wish.width, wish.height)
     own = folder / secrets.token_hex(8)
@@ -229,6 +240,17 @@ async def open_exec(tasks: Tasks, folder: Path, container: str, cgroup: str, cgr
         await opened.close()
         raise
     return opened
+
+
+async def answers_of(made: Exec, count: int) -> tuple[str, ...]:
+    """The lines that the program of *made* prints. Raises: HostFault when they are not *count*."""
+    said: dict[Literal[1, 2], bytes] = {1: b"", 2: b""}
+    async for number, piece in made.output():
+        said[number] += piece
+    lines = said[1].decode(errors="replace").splitlines()
+    if len(lines) != count:
+        raise HostFault(f"what a worker was promised can't be tried out: {said[2].decode(errors='replace')[:200]!r}")
+    return tuple(lines)
 
 
 @contextmanager

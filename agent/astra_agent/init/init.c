@@ -16,6 +16,12 @@
  * The agent does not ask the children of a process that has a handler: it looks after them itself. One that dies of
  * SIGTERM nevertheless did not, such as bash with a trap on EXIT: what it leaves is asked by init.
  *
+ * `astra-init --try WORD...` does something else: beside a container that waits for its start, with all that its program
+ * will have, it tries what was promised, and prints a line for each word, `ok` or the name of an error:
+ *   open:MAJOR:MINOR:PATH  the node is there, is that device (else ESTALE), and opens
+ *   capability:BIT         it is effective (else EPERM)
+ *   lock                   1 GiB may be locked; none of it is really used
+ *
  * No allocation, no threads; static, so that it runs in every image.
  */
 #define _GNU_SOURCE
@@ -26,6 +32,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -182,6 +191,57 @@ static void handle(const siginfo_t *info)
     }
 }
 
+static int try_open(const char *rest)
+{
+    unsigned major_number, minor_number;
+    int path;
+    struct stat node;
+
+    if (sscanf(rest, "%u:%u:%n", &major_number, &minor_number, &path) != 2)
+        return EINVAL;
+    if (stat(rest + path, &node) < 0)
+        return errno;
+    if (!S_ISCHR(node.st_mode) || node.st_rdev != makedev(major_number, minor_number))
+        return ESTALE;
+    int file = open(rest + path, O_RDWR | O_NONBLOCK | O_CLOEXEC);
+    if (file < 0)
+        return errno;
+    close(file);
+    return 0;
+}
+
+static int try_capability(unsigned bit)
+{
+    char line[256];
+    unsigned long long effective = 0;
+    FILE *status = fopen("/proc/self/status", "re");
+
+    while (status && fgets(line, sizeof line, status))
+        sscanf(line, "CapEff: %llx", &effective);
+    if (status)
+        fclose(status);
+    return bit < 64 && effective >> bit & 1 ? 0 : EPERM;
+}
+
+/* Locked as it is used, so that neither the machine nor the container's limit has to have it now. */
+static int try_lock(void)
+{
+    const size_t size = 1UL << 30;
+    void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED)
+        return errno;
+    return mlock2(memory, size, MLOCK_ONFAULT) == 0 ? 0 : errno;
+}
+
+static int try(const char *word)
+{
+    if (strncmp(word, "open:", 5) == 0)
+        return try_open(word + 5);
+    if (strncmp(word, "capability:", 11) == 0)
+        return try_capability(atoi(word + 11));
+    return strcmp(word, "lock") == 0 ? try_lock() : EINVAL;
+}
+
 int main(int argc, char **argv)
 {
     const struct timespec second = {.tv_sec = 1}, none = {0};
@@ -191,6 +251,13 @@ int main(int argc, char **argv)
     if (argc < 2) {
         dprintf(STDERR_FILENO, "usage: astra-init program [argument ...]\n");
         return 125;
+    }
+    if (strcmp(argv[1], "--try") == 0) {
+        for (int i = 2; i < argc; i++) {
+            int error = try(argv[i]);
+            dprintf(STDOUT_FILENO, "%s\n", error ? strerrorname_np(error) : "ok");
+        }
+        return 0;
     }
     signal(SIGCHLD, SIG_DFL); /* an inherited SIG_IGN would hide the ends of children from both of us */
     sigfillset(&all);

@@ -12,6 +12,8 @@ DEFAULT_PREFIX = "fe80:0000:0000:0000"
 """What most sites leave: it says nothing about which fabric it is."""
 SHARED_CLIQUE = 32766
 """A default partition that different racks share."""
+ANY_ETHERNET = "ethernet"
+"""The domain of a machine of which nothing is known but that it reaches its coordinator."""
 
 _RACK_SCALE = {"GB200", "GB300"}
 _NO_CLUSTER = "00000000-0000-0000-0000-000000000000"
@@ -144,7 +146,7 @@ def tiers(
         why = f"{'RoCE' if transport == 'roce' else 'EFA'} ports: {names or 'none active'}"
         label = "" if said.fabric else "; nothing on the machine names their network: write fabric.name into its file"
         found.append(Evidence("rdma", said.fabric, f"{why}{label}"))
-    found.append(Evidence("ethernet", "ethernet", "the network that the agent reaches its coordinator over"))
+    found.append(Evidence("ethernet", ANY_ETHERNET, "the network that the agent reaches its coordinator over"))
     return tuple(found)
 
 

@@ -158,13 +158,13 @@ def _lost(reader: Reader, present: tuple[str, ...], gpus: list[Gpu], failed: lis
         address = pci.normal_address(answer.pci or "") or (unclaimed[0] if len(unclaimed) == 1 else _NO_ADDRESS)
         if address in unclaimed:
             unclaimed.remove(address)
-        lost.append(LostGpu(address, f"GPU {answer.index}: {meaning(answer.error)}"))
+        lost.append(LostGpu(address, f"GPU {answer.index}: {meaning(answer.error)}", gone=answer.error == LOST))
     nameless = sum(not gpu.address for gpu in lost)
     if nameless and len(unclaimed) == nameless:
         addresses = iter(unclaimed)
-        lost = [LostGpu(gpu.address or next(addresses), gpu.reason) for gpu in lost]
+        lost = [replace(gpu, address=gpu.address or next(addresses)) for gpu in lost]
         unclaimed = []
-    lost += [LostGpu(address, "on the PCI bus, but the driver does not have it") for address in unclaimed]
+    lost += [LostGpu(address, "on the PCI bus, but the driver does not have it", gone=True) for address in unclaimed]
     for gpu in lost:
         where = gpu.address or "at an address that is not known"
         reader.found("fault", f"GPU {where}", f"it can't be used: {gpu.reason}", "see the kernel log for Xid errors")

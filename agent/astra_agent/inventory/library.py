@@ -12,6 +12,7 @@ from astra_agent.inventory.model import Fabric, MigDevice
 
 SUCCESS = 0
 NO_DRIVER = 9
+TIMEOUT = 10
 NO_LIBRARY = 12
 LOST = 15
 RESET_REQUIRED = 16

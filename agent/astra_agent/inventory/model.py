@@ -214,10 +214,17 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class LostGpu:
-    """A GPU that is in the machine and can't be used. *address* is empty where not even that is known."""
+    """
+    A GPU that is in the machine and can't be used.
+
+    Attributes:
+        address: Empty where not even that is known.
+        gone: It is lost to programs that had it open as well, which a driver that does not answer need not mean.
+    """
 
     address: str
     reason: str
+    gone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

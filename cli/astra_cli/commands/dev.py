@@ -19,7 +19,7 @@ import astra_cli
 from astra_agent import errors
 from astra_agent.errors import AstraError, HostFault, InvalidRequest, NotFound
 from astra_cli import context, render
-from astra_cli.dev import control, files, lock, network, requests, supervisor, sweep, topology
+from astra_cli.dev import control, files, lock, network, played, requests, supervisor, sweep, topology
 from astra_cli.dev.cluster import Cluster
 from astra_cli.dev.plan import ClusterPlan, Layout, drive, layout, setting
 from astra_cli.invocation import json_option
@@ -83,7 +83,10 @@ def _plan(
     if topology_file is not None:
         if machines is not None or gpus is not None:
             raise InvalidRequest("--topology says all about the machines; leave out --machines and --gpus-per-machine")
-        shape = topology.parse(read(topology_file))
+        shape = topology.parse(read(topology_file), topology_file.absolute().parent)
+        for machine in shape:
+            if machine.machine_file is not None:
+                played.machine_file(machine)
     elif machines is None and gpus is None and before is not None:
         shape = before.machines
     else:

@@ -1,4 +1,4 @@
-"""`astra dev link`, `kill` and `start`: what users' drills with a dev cluster's machines are made of."""
+"""`astra dev link`, `port`, `kill` and `start`: what users' drills with a dev cluster's machines are made of."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from astra_agent.errors import InvalidRequest
+from astra_agent.errors import InvalidRequest, NotFound
 from astra_cli.commands.dev import state_option, where_is
-from astra_cli.dev import control, network, requests
+from astra_cli.dev import control, files, network, played, requests
 from astra_cli.invocation import json_option
 from astra_cli.output import Output
 
@@ -41,6 +41,34 @@ def link(
     now = asyncio.run(control.ask(where_is(state, inherited), request))
     text = f"{machine}: link {'up' if now['up'] else 'down'}, {network.rate_text(now['rate_bit_s'])}"
     _show({"name": machine, "link": now}, text, as_json)
+
+
+@click.command()
+@machine_option
+@click.option("--port", "name", required=True, metavar="PORT", help="Such as mlx5_3 or mlx5_3:1.")
+@click.option("--down", is_flag=True, help="Pull its cable.")
+@click.option("--up", is_flag=True, help="Plug it in again.")
+@state_option
+@json_option
+@click.pass_obj
+def port(
+    inherited: str | None, state: str | None, machine: str, name: str, down: bool, up: bool, as_json: bool
+) -> None:
+    """
+    Fail a port of a machine's training network.
+
+    Only in what the machine says that it has: no traffic goes over it in any case.
+    """
+    if down == up:
+        raise InvalidRequest("say what the port is to be: --down or --up")
+    where = where_is(state, inherited)
+    plan = files.read_plan(where)
+    if plan is None:
+        raise NotFound(f"there is no dev cluster with its state in {where.state}; start one with `astra dev`")
+    plays = plan.machine(machine)
+    path = played.path_of(plays, where)
+    files.write(path, played.with_port(plays, path.read_text(), name, up=up))
+    _show({"name": machine, "port": name, "up": up}, f"{machine}: port {name} {'up' if up else 'down'}", as_json)
 
 
 @click.command()

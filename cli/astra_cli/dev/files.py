@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from astra_cli.dev import network
+from astra_cli.dev import network, played
 from astra_cli.dev.plan import (
     AGENT_SETTINGS,
     HUB_ADDRESS,
@@ -38,6 +38,8 @@ def write_all(plan: ClusterPlan, layout: Layout, port: int, containerd_socket: P
         folder = layout.machine(machine.name)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         write(folder / "facts.json", json.dumps(machine.facts(), indent=2))
+        if machine.machine_file is not None:
+            write(played.path_of(machine, layout), played.machine_file(machine))
         write(folder / "agent.toml", agent_toml(machine, plan, layout, containerd_socket, runc_root))
 
 
@@ -103,6 +105,8 @@ def agent_toml(
         "boot_id_file": str(layout.boot_id(machine.number)),
         **{name: value for name, value in plan.settings.items() if name in AGENT_SETTINGS},
     }
+    if machine.machine_file is not None:
+        values["machine_file"] = str(played.path_of(machine, layout))
     tables: dict[str, Mapping[str, Any]] = {"drives": plan.drives}
     if plan.slot_network == "own":
         tables["own_network"] = {

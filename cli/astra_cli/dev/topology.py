@@ -11,6 +11,11 @@ A topology file (YAML or JSON) has `machines`, a list. Each entry has, all optio
     ports     [{name, tier: infiniband|rdma|ethernet, gbps, up}]
     domains   {nvlink|infiniband|rdma|ethernet: the domain's name}
 
+or, instead of its GPUs, ports and domains:
+
+    machine_file  a captured machine (`astra capture`) that it is, by its path from the topology file
+    fabric        the name of the RDMA network that its ports are on, as an operator's file says it
+
 What is left out is this machine's own (cores, memory), or nothing (GPUs, ports, domains).
 """
 
@@ -19,6 +24,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Any
 
 from astra_agent.errors import InvalidRequest
@@ -32,6 +38,11 @@ MAX_MACHINES = 200
 TIERS = ("nvlink", "infiniband", "rdma", "ethernet")
 PORT_TIERS = ("infiniband", "rdma", "ethernet")
 MAX_GPUS = 64
+
+_ROOT = PurePath("/")
+_OWN = ("name", "count", "cpu", "memory")
+_CLAIMS = ("gpus", "ports", "domains")
+_CAPTURE = ("machine_file", "fabric")
 
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 """Shorter than a DNS label may be: the name is part of containerd's namespace, which ends at 76 characters."""
@@ -61,10 +72,21 @@ class MachinePlan:
     gpu_memory_bytes: int = 80 << 30
     ports: tuple[Port, ...] = ()
     domains: Mapping[str, str] = field(default_factory=dict)
+    machine_file: str | None = None
+    """Absolute path of the captured machine that it is; its GPUs, ports and domains are those."""
+    fabric: str | None = None
 
     def facts(self) -> Json:
         """What the agent is to say instead of what it finds: fields of `wire.MachineFacts`."""
-        facts: Json = {
+        facts: Json = {} if self.machine_file else self._claims()
+        if self.cpu_cores is not None:
+            facts["cpu_cores"] = self.cpu_cores
+        if self.memory_bytes is not None:
+            facts["memory_bytes"] = self.memory_bytes
+        return facts
+
+    def _claims(self) -> Json:
+        return {
             "gpus": [
                 {"index": i, "uuid": f"GPU-dev-{self.name}-{i}", "memory_bytes": self.gpu_memory_bytes}
                 for i in range(self.gpus)
@@ -72,11 +94,6 @@ class MachinePlan:
             "ports": [{"name": p.name, "tier": p.tier, "gbps": p.gbps, "up": p.up} for p in self.ports],
             "domains": dict(self.domains),
         }
-        if self.cpu_cores is not None:
-            facts["cpu_cores"] = self.cpu_cores
-        if self.memory_bytes is not None:
-            facts["memory_bytes"] = self.memory_bytes
-        return facts
 
 
 def uniform(machines: int, gpus: int) -> tuple[MachinePlan, ...]:
@@ -86,8 +103,12 @@ def uniform(machines: int, gpus: int) -> tuple[MachinePlan, ...]:
     return tuple(MachinePlan(f"m-{n}", n, gpus=gpus, domains={"ethernet": "dev"}) for n in range(1, machines + 1))
 
 
-def parse(document: object) -> tuple[MachinePlan, ...]:
-    """Raises: InvalidRequest naming the entry, the field, the value and what would be right."""
+def parse(document: object, folder: PurePath = _ROOT) -> tuple[MachinePlan, ...]:
+    """
+    Args:
+        folder: That the topology file is in.
+    Raises: InvalidRequest naming the entry, the field, the value and what would be right.
+    """
     if not isinstance(document, dict) or not isinstance(document.get("machines"), list) or not document["machines"]:
         raise InvalidRequest("a topology must have `machines`, a list with at least one entry", "machines")
     _known(document, ("machines",), "")
@@ -99,7 +120,7 @@ def parse(document: object) -> tuple[MachinePlan, ...]:
     for name in names:
         if names.count(name) > 1:
             raise InvalidRequest(f"two machines of the topology are called {name}; give one another name", "name")
-    return tuple(_machine(name, n, entry, where) for n, (name, entry, where) in enumerate(named, 1))
+    return tuple(_machine(name, n, entry, where, folder) for n, (name, entry, where) in enumerate(named, 1))
 
 
 def _named(entries: list[Json]) -> Iterator[tuple[str, Json, str]]:
@@ -120,8 +141,16 @@ def _named(entries: list[Json]) -> Iterator[tuple[str, Json, str]]:
             yield name, entry, where
 
 
-def _machine(name: str, number: int, entry: Json, where: str) -> MachinePlan:
-    _known(entry, ("name", "count", "cpu", "memory", "gpus", "ports", "domains"), f"{where}.")
+def _machine(name: str, number: int, entry: Json, where: str, folder: PurePath) -> MachinePlan:
+    _known(entry, (*_OWN, *_CLAIMS, *_CAPTURE), f"{where}.")
+    captured = _text(entry, "machine_file", where)
+    if captured is not None and (both := [claim for claim in _CLAIMS if claim in entry]):
+        raise InvalidRequest(
+            f"{where} has machine_file, which says what the machine has, and {both[0]}; leave one of them out",
+            f"{where}.{both[0]}",
+        )
+    if captured is None and "fabric" in entry:
+        raise InvalidRequest(f"{where}.fabric goes with machine_file only; say domains instead", f"{where}.fabric")
     gpus, gpu_memory = _gpus(entry.get("gpus", 0), f"{where}.gpus")
     return MachinePlan(
         name=name,
@@ -132,7 +161,16 @@ def _machine(name: str, number: int, entry: Json, where: str) -> MachinePlan:
         gpu_memory_bytes=gpu_memory,
         ports=_ports(entry.get("ports", []), f"{where}.ports"),
         domains=_domains(entry.get("domains", {}), f"{where}.domains"),
+        machine_file=str(folder / captured) if captured is not None else None,
+        fabric=_text(entry, "fabric", where),
     )
+
+
+def _text(entry: Json, name: str, where: str) -> str | None:
+    value = entry.get(name)
+    if value is not None and (not isinstance(value, str) or not value):
+        raise InvalidRequest(f"{where}.{name} must be a text, not {value!r}", f"{where}.{name}")
+    return value
 
 
 def _gpus(value: object, field: str) -> tuple[int, int]:

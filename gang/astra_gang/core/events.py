@@ -12,6 +12,9 @@ class Placed:
     """
     The answer to `Place`: a machine for every rank that was asked for. For a pending run whose spec leaves its shape
     open there may be more or fewer, from rank 0 on.
+
+    Attributes:
+        channel: The run's IMEX channel, in an NVLink domain.
     """
 
     reservation: int
@@ -19,6 +22,7 @@ class Placed:
     tier: str
     domain: str
     why: str
+    channel: int = 0
 
 
 @dataclass(frozen=True, slots=True)

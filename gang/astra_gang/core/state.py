@@ -208,6 +208,10 @@ class RunState:
     """Of the reservation that is not answered yet."""
     tier: str = ""
     domain: str = ""
+    channel: int = 0
+    """The run's IMEX channel in `channel_domain`; its own until it has another one or has ended."""
+    channel_domain: str = ""
+    """The NVLink domain that it was last placed in: something of it may run there after it is given back."""
     next_slot: int = 0
     leaving: tuple[Slot, ...] = ()
     """Slots that are being given back, or in which something may still run."""

@@ -64,7 +64,10 @@ def _placed(state: RunState, event: Placed, now: float) -> Absorbed:
     if not state.wants_place or event.reservation != state.reservation:
         return _ignore(state, f"a placement for reservation {event.reservation}; {state.reservation} is current")
     if all(worker.slot is None for worker in state.workers):
-        state = replace(_with_workers(state, len(event.assignments)), tier=event.tier, domain=event.domain)
+        state = _with_workers(state, len(event.assignments))
+        state = replace(state, tier=event.tier, domain=event.domain)
+        if event.tier == "nvlink":
+            state = replace(state, channel=event.channel, channel_domain=event.domain)
     assignments = tuple(
         replace(assignment, slot=_slot_id(state, state.next_slot + i))
         for i, assignment in enumerate(sorted(event.assignments, key=lambda a: a.rank))

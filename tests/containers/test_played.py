@@ -1,0 +1,100 @@
+"""
+Gangs on simulated machines that are captured ones: placed on their fabric, given its ports, swapped when those fail,
+refused in a sentence when they are not enough.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.containers.dev_cluster import DevCluster, eventually
+
+HOSTS = Path(__file__).parents[1] / "fixtures" / "hosts"
+PORTS = ["mlx5_0", "mlx5_3", "mlx5_4", "mlx5_5", "mlx5_6", "mlx5_9", "mlx5_10", "mlx5_11"]
+NCCL_IB_HCA = "=" + ",".join(f"{port}:1" for port in PORTS)
+SAYS = (
+    "echo $NCCL_IB_HCA; ls /dev/infiniband; grep CapAmb /proc/self/status; "
+    "while [ ! -e /tmp/end ]; do sleep 0.2; done; exit 1"
+)
+QUICK = ("--set", "backoff_first_s=0", "--set", "stop_grace_s=1")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[DevCluster]:
+    """Five machines as DGX H100 are, on one fabric."""
+    topology = tmp_path / "topology.yaml"
+    kind = {"name": "dgx", "count": 5, "machine_file": str(HOSTS / "dgx-h100-ndr.json"), "fabric": "ib-1"}
+    topology.write_text(json.dumps({"machines": [kind]}))
+    cluster = DevCluster(Path(tempfile.mkdtemp(prefix="astra-dev-", dir="/tmp")))
+    cluster.start("--topology", str(topology), *QUICK)
+    yield cluster
+    cluster.remove()
+
+
+def submit(cluster: DevCluster, folder: Path, name: str, min_gbps: int) -> None:
+    resources = {
+        "gpu_requests": {"count": 32},
+        "machines": 4,
+        "network": {"interconnect": "infiniband", "min_gbps": min_gbps},
+    }
+    template = {"image": "host", "command": "sh", "args": ["-c", SAYS], "requested_resources": resources}
+    file = folder / f"{name}.json"
+    file.write_text(json.dumps({"metadata": {"name": name}, "spec": {"start": "Gang", "task_template": template}}))
+    cluster.astra("run", str(file))
+
+
+def job(cluster: DevCluster, name: str) -> dict[str, Any]:
+    document: dict[str, Any] = cluster.json("status", name)
+    return document
+
+
+def machines(cluster: DevCluster, name: str) -> list[str]:
+    return [worker["machine"] for worker in job(cluster, name)["status"]["workers"]]
+
+
+def test_a_gang_runs_on_the_fabric_and_moves_off_a_machine_whose_ports_are_gone(
+    cluster: DevCluster, tmp_path: Path
+) -> None:
+    submit(cluster, tmp_path, "one", 400)
+    eventually(lambda: cluster.phase("one") == "Running", "one runs")
+    status = job(cluster, "one")["status"]
+    assert (status["tier"], status["domain"]) == ("infiniband", "ib-1")
+    assert machines(cluster, "one") == ["dgx-1", "dgx-2", "dgx-3", "dgx-4"]
+    eventually(lambda: "CapAmb" in cluster.astra("logs", "one", "3"), "rank 3 has said what it has")
+    said = cluster.astra("logs", "one", "3").split()
+    assert said[0] == NCCL_IB_HCA
+    assert {"rdma_cm", "uverbs0", "uverbs3"} <= set(said)
+    assert int(said[-1], 16) >> 14 & 1, "IPC_LOCK is ambient"
+
+    for port in PORTS:
+        cluster.astra("dev", "port", "--machine", "dgx-2", "--port", port, "--down")
+    eventually(lambda: ports_down(cluster, "dgx-2") == 8, "dgx-2 is known to have no port that is up", within_s=10)
+    assert "connected, 8 faults" in cluster.astra("nodes")
+    shown = cluster.astra("nodes", "dgx-2")
+    assert "GPU 0  NVIDIA H100 80GB HBM3" in shown
+    assert "mlx5_3:1: it is for training and not active: no link" in shown
+    assert len(cluster.json("nodes", "dgx-2")["inventory"]["gpus"]) == 8
+    cluster.astra("exec", "one", "1", "--", "touch", "/tmp/end")
+    eventually(lambda: job(cluster, "one")["status"]["attempt"] > 0, "another attempt")
+    eventually(lambda: cluster.phase("one") == "Running", "one runs again")
+    assert sorted(machines(cluster, "one")) == ["dgx-1", "dgx-3", "dgx-4", "dgx-5"]
+    events = " ".join(event["sentence"] for event in cluster.json("events", "one")["items"])
+    assert "no training port of dgx-2 is active" in events
+
+
+def ports_down(cluster: DevCluster, machine: str) -> int:
+    found = next(item for item in cluster.json("nodes")["items"] if item["name"] == machine)
+    return sum(not port["up"] for port in found["ports"])
+
+
+def test_a_speed_that_no_port_has_is_refused_in_a_sentence(cluster: DevCluster, tmp_path: Path) -> None:
+    submit(cluster, tmp_path, "fast", 800)
+    reason = lambda: job(cluster, "fast")["status"]["reason"]  # noqa: E731
+    eventually(lambda: "cannot be placed" in reason(), "it is told why it waits")
+    assert "its fastest InfiniBand port has 400 Gb/s, and min_gbps is for one port" in reason()

@@ -1,0 +1,82 @@
+"""
+Promises in real containers that wait for their start: what holds, and the sentence for each thing that does not. There
+is no driver behind the devices, as on a simulated machine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from astra_agent.attach import Edits, Placement, Request, apply, attach
+from astra_agent.attach.edits import Device, Rlimit
+from astra_agent.promises import Place, broken, promise
+from tests.agent.inventory.captured import inventory
+from tests.contract.conftest import ContainerdBench
+
+pytestmark = pytest.mark.containers
+
+USERS = pytest.mark.parametrize("uid", [0, 1000])
+LOW = Edits(rlimits=(Rlimit("RLIMIT_MEMLOCK", 65536, 65536),))
+PLACE = Place("llama-1", "gpu-2", is_played=True)
+
+
+async def promised(bench: ContainerdBench) -> Edits:
+    can_raise = (await bench.containers.probe()).memlock_unlimited
+    request = Request(gpus=(0,), min_gbps=400, can_raise_memlock=can_raise)
+    return replace(attach(inventory("dgx-h100-ndr"), Placement("infiniband"), request), cpus=None, mounts=())
+
+
+async def what_is_missing(bench: ContainerdBench, edits: Edits, given: Edits, uid: int, place: Place) -> str | None:
+    """Of *edits* in a container that has *given*."""
+    spec = lambda spec: apply(apply(spec, LOW), given)  # noqa: E731
+    await bench.containers.create(bench.plan("s-a0", uid=uid, gid=uid, spec_edits=spec))
+    trials = promise(edits).trials
+    answers = await bench.containers.try_inside("s-a0", tuple(trial.word for trial in trials))
+    await bench.containers.remove("s-a0")
+    return broken(trials, answers, place)
+
+
+@USERS
+async def test_all_that_is_attached_is_found_inside(containerd_bench: ContainerdBench, uid: int) -> None:
+    edits = await promised(containerd_bench)
+    assert len(promise(edits).trials) > 10
+    assert await what_is_missing(containerd_bench, edits, edits, uid, PLACE) is None
+
+
+@USERS
+@pytest.mark.parametrize(
+    ("lack", "sentence"),
+    [
+        ("devices", "/dev/infiniband/rdma_cm is not in the container of llama-1 on gpu-2"),
+        ("rules", "/dev/infiniband/rdma_cm may not be opened in the container of llama-1 on gpu-2 (EPERM): "),
+        ("capabilities", "CAP_IPC_LOCK is not effective in the container of llama-1 on gpu-2"),
+    ],
+)
+async def test_each_missing_piece_has_its_sentence(
+    containerd_bench: ContainerdBench, uid: int, lack: str, sentence: str
+) -> None:
+    edits = await promised(containerd_bench)
+    given = replace(edits, **{lack: ()})
+    found = await what_is_missing(containerd_bench, edits, given, uid, PLACE)
+    assert found is not None
+    assert found.startswith(sentence)
+
+
+async def test_another_device_under_the_same_name_is_told(containerd_bench: ContainerdBench) -> None:
+    edits = await promised(containerd_bench)
+    other = tuple(Device(device.path, "c", 1, 3) for device in edits.devices)
+    found = await what_is_missing(containerd_bench, edits, replace(edits, devices=other), 0, PLACE)
+    assert found is not None
+    assert "is another device than the machine's" in found
+
+
+async def test_a_device_that_nothing_answers_for_is_a_fault_of_a_real_machine(
+    containerd_bench: ContainerdBench,
+) -> None:
+    edits = await promised(containerd_bench)
+    found = await what_is_missing(containerd_bench, edits, edits, 0, Place("llama-1", "gpu-2"))
+    assert found is not None
+    assert "nothing answers behind /dev/" in found
+    assert found.endswith("): is its driver loaded?")
