@@ -42,7 +42,14 @@ def _gpus(inventory: Inventory) -> Iterator[GpuFacts]:
             gpu(in_use, chosen(in_use, (one.index,)))
         except AstraError:
             continue
-        yield GpuFacts(index=one.index, uuid=one.uuid, memory_bytes=one.memory_bytes or 0)
+        yield GpuFacts(
+            index=one.index,
+            uuid=one.uuid,
+            memory_bytes=one.memory_bytes or 0,
+            model=one.name,
+            pci_bus_id=one.pci,
+            numa_node=one.numa_node,
+        )
 
 
 def _ports(inventory: Inventory) -> Iterator[PortFacts]:

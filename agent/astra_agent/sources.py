@@ -126,7 +126,10 @@ class ClaimedMachine:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"])
             raise InvalidRequest(f"{self._file}: {where}: {first['msg']}", where) from error
-        gpus = [ClaimedGpu(gpu.index, gpu.uuid, gpu.memory_bytes) for gpu in claims.gpus]
+        gpus = [
+            ClaimedGpu(gpu.index, gpu.uuid, gpu.memory_bytes, gpu.model, gpu.pci_bus_id, gpu.numa_node)
+            for gpu in claims.gpus
+        ]
         ports = [ClaimedPort(port.name, port.tier, port.gbps, port.up) for port in claims.ports]
         return claimed(self._name, gpus, ports, {str(tier): name for tier, name in claims.domains.items()})
 

@@ -51,8 +51,9 @@ class Holdings:
         for attempt in record.attempts:
             if attempt.placed.tier == "nvlink":
                 self.channels[attempt.placed.channel] = (slot, record.request.run.uid)
-        if record.prepared is not None:
-            self.ports[record.prepared.port] = slot
+        if record.prepared is not None and record.request.network is None:
+            if record.prepared.port:
+                self.ports[record.prepared.port] = slot
             self.addresses[record.prepared.address] = slot
 
     def release(self, slot: str) -> None:
@@ -69,6 +70,7 @@ class Tools:
         lookout: Has the machine's inventory.
         boot: This boot's ID.
         resolv_conf: Text for containers that ask the machine's own servers.
+        own_resolv_conf: The same for a container whose loopback is not the machine's.
         search: The machine's search domains.
         hosts: The machine's /etc/hosts, for the image that brings it along.
     """
@@ -85,6 +87,7 @@ class Tools:
     logs: Logs
     names: Names
     resolv_conf: str
+    own_resolv_conf: str
     search: tuple[str, ...]
     hosts: str
 

@@ -120,7 +120,7 @@ async def test_a_slot_that_was_given_back_before_it_was_asked_for_never_comes_to
 async def test_a_gpu_belongs_to_one_slot_until_that_has_ended(tmp_path: Path) -> None:
     (tmp_path / "facts.json").write_text('{"gpus": [{"index": 0, "uuid": "GPU-0"}]}')
     async with a_machine(tmp_path, facts_file=tmp_path / "facts.json") as machine:
-        assert machine.agent.facts().gpus == (GpuFacts(index=0, uuid="GPU-0"),)
+        assert machine.agent.facts().gpus == (GpuFacts(index=0, uuid="GPU-0", model="simulated"),)
         await machine.ready(request("one", gpus=(0,)))
         with pytest.raises(Conflict, match="GPU 0 is held by slot one"):
             machine.agent.put_slot(request("two", gpus=(0,)))

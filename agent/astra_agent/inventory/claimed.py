@@ -48,6 +48,9 @@ class ClaimedGpu:
     index: int
     uuid: str
     memory_bytes: int
+    model: str = ""
+    pci: str = ""
+    numa_node: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +108,12 @@ def _gpu(gpu: ClaimedGpu) -> Gpu:
     return Gpu(
         index=gpu.index,
         uuid=gpu.uuid,
-        name="simulated",
+        name=gpu.model or "simulated",
         node=CharDevice(f"/dev/nvidia{gpu.index}", _NOBODYS, _GPUS_FIRST + gpu.index),
         memory_bytes=gpu.memory_bytes or None,
-        pci="",
+        pci=gpu.pci,
         path="",
-        numa_node=None,
+        numa_node=gpu.numa_node,
         cpus=frozenset(),
         memory_node=None,
         mig=False,
