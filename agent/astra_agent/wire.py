@@ -113,6 +113,33 @@ class SlotRequest(Wire):
     registry_auth: RegistryAuth | None = None
 
 
+class SlotShare(Wire):
+    """What differs from slot to slot of one reservation."""
+
+    slot: SlotId
+    worker: str
+    gpus: tuple[int, ...] = ()
+
+
+class Reservation(Wire):
+    """
+    All slots of one reservation as one document, for an engine that has one place to write them down, not one for each
+    machine: on Nomad the task of the job, which the driver of every machine reads.
+
+    Attributes:
+        common: The request of any of them.
+        shares: What is a machine's own, by the engine's ID of the machine.
+    """
+
+    common: SlotRequest
+    shares: dict[str, SlotShare]
+
+    def request(self, machine: str) -> SlotRequest:
+        """What is asked of this machine. Raises KeyError when it is not in the reservation."""
+        share = self.shares[machine]
+        return self.common.model_copy(update={"slot": share.slot, "worker": share.worker, "gpus": share.gpus})
+
+
 AttemptState = Literal["arming", "armed", "running", "stopping", "exited"]
 SlotPhase = Literal["preparing", "ready", "failed", "finished"]
 Fault = Literal["user", "machine"]
