@@ -16,7 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from astra_agent import facts, host_files, plans
-from astra_agent.attach import attach
+from astra_agent.attachment import attach
 from astra_agent.book import Book
 from astra_agent.config import AgentConfig
 from astra_agent.errors import AstraError, Conflict, HostFault, NotFound, Stale
@@ -64,6 +64,7 @@ class Agent:
         self.facts_changed = asyncio.Event()
         self._config = config
         self._record: AgentRecord = book.open(boot)
+        self._durable_term = self._record.term
         self._counter = itertools.count(1)
         self._tools = Tools(
             config=config,
@@ -90,7 +91,7 @@ class Agent:
         for record in self._tools.book.load():
             if record.boot != self._tools.boot:
                 slot, ending = record.request.slot, record.ending or Ending(code=1, reason="The machine was booted")
-                log.warning("slot_gone slot=%s reason=%s", slot, ending.reason)
+                log.warning("slot_gone slot=%s reason=%r", slot, ending.reason)
                 self._tools.book.bury(slot, ending)
                 continue
             self._tools.holdings.restore(record)
@@ -202,14 +203,21 @@ class Agent:
     def hello(self) -> Hello:
         return Hello(version=version("astraeus"), boot=self._tools.boot, facts=self.facts(), slots=self.slots())
 
-    def obey_term(self, term: int) -> None:
-        """From now on, nothing of an older term. Raises: Stale when *term* is older; HostFault."""
+    def greet_term(self, term: int) -> None:
+        """A coordinator of *term* is there. A full disk does not keep it out: nothing is done yet. Raises: Stale."""
+        try:
+            self._obey_term(term)
+        except HostFault as error:
+            log.error("term_not_written term=%d reason=%r", term, str(error))
+
+    def _obey_term(self, term: int) -> None:
+        """From now on, nothing of an older term. Raises: Stale when *term* is older; HostFault when not durable."""
         if term < self._record.term:
             raise Stale(f"the coordinator's term {term} is older than {self._record.term}, which this agent has obeyed")
-        if term > self._record.term:
-            record = replace(self._record, term=term)
-            self._tools.book.save_agent(record)
-            self._record = record
+        self._record = replace(self._record, term=term)
+        if term > self._durable_term:
+            self._tools.book.save_agent(self._record)
+            self._durable_term = term
 
     def obey(self, directive: Directive) -> SlotGone | Refused | None:
         """What it wants is recorded and under way when this returns. Idempotent; None when it was taken."""
@@ -217,7 +225,7 @@ class Agent:
         if slot is None:
             return SlotGone(slot=directive.slot)
         try:
-            self.obey_term(directive.term)
+            self._obey_term(directive.term)
             match directive:
                 case Arm():
                     slot.arm(directive)
@@ -228,7 +236,7 @@ class Agent:
                 case Finish():
                     slot.finish(Ending(directive.code, directive.reason), directive.term)
         except (Stale, HostFault) as error:
-            log.warning("directive_refused kind=%s slot=%s reason=%s", directive.kind, directive.slot, error)
+            log.warning("directive_refused kind=%s slot=%s reason=%r", directive.kind, directive.slot, str(error))
             return Refused(slot=directive.slot, reason=str(error))
         return None
 

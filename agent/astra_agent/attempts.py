@@ -61,12 +61,14 @@ class Keeper(Protocol):
 class Attempt:
     """
     Attributes:
+        waits: Its container has been seen waiting for its start, by this agent.
         stopping: It is being stopped.
         stuck: The sentence while a killed process of it does not die.
     """
 
     def __init__(self, number: int, keeper: Keeper, tools: Tools) -> None:
         self.number = number
+        self.waits = False
         self.stopping = False
         self.stuck: str | None = None
         self._id = plans.container_id(keeper.record.request.slot, number)
@@ -148,6 +150,7 @@ class Attempt:
         found = self._found
         if found.state == "created" and processes.is_in_network(found.pid, Path(plan.netns)) is False:
             raise HostFault(f"the container of attempt {self.number} is not in the network {plan.netns}")
+        self.waits = found.state == "created"
         if not self._record.armed:
             await self._note(armed=True)
             log.info("attempt_armed %s", self._names)
@@ -198,7 +201,7 @@ class Attempt:
             except AstraError as error:
                 if str(error) != said:
                     said = str(error)
-                    log.warning("attempt_not_removed %s reason=%s", self._names, said)
+                    log.warning("attempt_not_removed %s reason=%r", self._names, said)
                 if left:
                     self._say_stuck(processes.undying(left, self._keeper.record.request.worker))
                 await asyncio.sleep(_REMOVE_AGAIN_S)
@@ -215,7 +218,7 @@ class Attempt:
     # What it says -------------------------------------------------------------------------------------------------
 
     async def _fail(self, error: AstraError) -> None:
-        log.warning("attempt_failed %s reason=%s", self._names, error)
+        log.warning("attempt_failed %s reason=%r", self._names, str(error))
         fault = "user" if isinstance(error, InvalidRequest) else "machine"
         await self._note({"arm_failed": self.number, "detail": str(error), "fault": fault}, failed=str(error))
 
@@ -229,7 +232,7 @@ class Attempt:
     def _say_stuck(self, sentence: str | None) -> None:
         if sentence != self.stuck:
             self.stuck = sentence
-            log.log(logging.ERROR if sentence else logging.INFO, "attempt_stuck %s reason=%s", self._names, sentence)
+            log.log(logging.ERROR if sentence else logging.INFO, "attempt_stuck %s reason=%r", self._names, sentence)
             self._keeper.publish()
 
     async def _note(self, slot_changes: dict[str, Any] | None = None, **changes: Any) -> None:
@@ -239,7 +242,7 @@ class Attempt:
             try:
                 self._keeper.save(record.with_attempt(replace(self._record, **changes)))
             except HostFault as error:
-                log.error("record_not_written %s reason=%s", self._names, error)
+                log.error("record_not_written %s reason=%r", self._names, str(error))
                 self._keeper.publish()
                 await asyncio.sleep(_SAVE_AGAIN_S)
             else:
@@ -252,8 +255,9 @@ class Attempt:
             try:
                 self._exit = await self._tools.patience.call(self._containers.wait, self._id)
             except AstraError as error:
-                log.warning("attempt_not_watched %s reason=%s", self._names, error)
+                log.warning("attempt_not_watched %s reason=%r", self._names, str(error))
                 await asyncio.sleep(_WATCH_AGAIN_S)
+        self.waits = False
         self._woken.set()
 
     async def _processes(self) -> tuple[int, ...]:

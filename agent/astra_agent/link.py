@@ -65,7 +65,7 @@ class Link:
                 except AstraError as error:
                     if str(error) != said:
                         said = str(error)
-                        log.warning("link_lost reason=%s", said)
+                        log.warning("link_lost reason=%r", said)
                 self._agent.outbox.resend()
                 await asyncio.sleep(self._backoff_s * random.uniform(0.5, 1.0))
                 self._backoff_s = min(2 * self._backoff_s, _BACKOFF_MAX_S)
@@ -96,7 +96,7 @@ class Link:
             raise Unavailable(f"the coordinator answered the hello with {welcome.kind}, not welcome")
         if welcome.protocol != PROTOCOL:
             raise Unavailable(f"the coordinator speaks protocol {welcome.protocol}, this agent {PROTOCOL}; update both")
-        self._agent.obey_term(welcome.term)
+        self._agent.greet_term(welcome.term)
         self._lease.renew(sent_s, welcome.disconnect_limit_s)
         return _Session(self._agent, connection, self._lease, self._streams, welcome.disconnect_limit_s, hello.facts)
 
@@ -174,7 +174,8 @@ async def receive(connection: Connection) -> ToAgent:
     """Raises: Unavailable when the connection has ended, or says what is no message."""
     message = await connection.receive()
     if message.type is not aiohttp.WSMsgType.TEXT:
-        raise Unavailable(f"the coordinator has closed the link (code {connection.close_code})")
+        why = f": {message.extra}" if message.type is aiohttp.WSMsgType.CLOSE and message.extra else ""
+        raise Unavailable(f"the coordinator has closed the link (code {connection.close_code}){why}")
     try:
         return _MESSAGE.validate_json(message.data)
     except ValidationError as error:

@@ -118,7 +118,7 @@ class Logs:
             try:
                 self._moved[path] = start + _move_front(path, older(path), self._max_bytes)
             except OSError as error:
-                log.warning("log_not_rotated path=%s reason=%s", path, error.strerror)
+                log.warning("log_not_rotated path=%s reason=%r", path, error.strerror)
 
     # Retention ----------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ import dataclasses
 import logging
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
@@ -28,17 +29,24 @@ log = logging.getLogger(__name__)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=options.log_level.upper(),
-        format="ts=%(asctime)s level=%(levelname)s at=%(name)s event=%(message)s",
-    )
+    _log_to_stderr(options.log_level)
     try:
         asyncio.run(_run(load(options.config)))
     except AstraError as error:
         print(f"astra-agent: {error}", file=sys.stderr)
         return handling(error).exit
     return 0
+
+
+def _log_to_stderr(level: str) -> None:
+    """One line for each event, `key=value`, in UTC: the same form as the coordinator's."""
+    handler = logging.StreamHandler(sys.stderr)
+    form = logging.Formatter(
+        "time=%(asctime)s.%(msecs)03dZ level=%(levelname)s part=%(name)s %(message)s", "%Y-%m-%dT%H:%M:%S"
+    )
+    form.converter = time.gmtime
+    handler.setFormatter(form)
+    logging.basicConfig(level=level.upper(), handlers=[handler])
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:

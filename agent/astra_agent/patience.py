@@ -64,7 +64,7 @@ class Patience:
 
     def unanswered(self, error: Exception) -> None:
         if self._away_since is None:
-            log.warning("runtime_away reason=%s", error)
+            log.warning("runtime_away reason=%r", str(error))
             self._away_since = time.monotonic()
         away_s = time.monotonic() - self._away_since
         if away_s >= _UNNOTICED_S and away_s >= 2 * self._told_s:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from astra_agent.attach import Attachment
+from astra_agent.attachment import Attachment
 from astra_agent.config import AgentConfig
 from astra_agent.errors import InvalidRequest
 from astra_agent.records import AttemptRecord, Prepared, SlotRecord

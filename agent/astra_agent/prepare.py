@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from astra_agent import plans, ports
-from astra_agent.attach import attach
+from astra_agent.attachment import attach
 from astra_agent.errors import DeadlineExceeded, HostFault, Unavailable
 from astra_agent.records import Prepared
 from astra_agent.runtime import BindMount, PreparedImage

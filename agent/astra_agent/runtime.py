@@ -2,8 +2,8 @@
 The port between slots and what runs containers. `astra_agent.containerd` is the real adapter, `tests/fakes` has the
 other one; both pass `tests/contract/test_runtime.py`.
 
-The words of containerd (snapshot, lease, task, shim) stop at the adapter. A *container* here is one attempt of one slot:
-its ID is `<slot>-a<attempt>`.
+The words of containerd (snapshot, lease, task, shim) stop at the adapter. A *container* here is one attempt of one
+slot: its ID is `<slot>-a<attempt>`.
 """
 
 from __future__ import annotations
@@ -139,7 +139,12 @@ class Images(Protocol):
         ...
 
     async def check_command(
-        self, image: PreparedImage, args: tuple[str, ...], path: str, working_dir: str, user: str,
+        self,
+        image: PreparedImage,
+        args: tuple[str, ...],
+        path: str,
+        working_dir: str,
+        user: str,
         mounts: tuple[BindMount, ...] = (),
     ) -> tuple[int, int, tuple[int, ...]]:
         """

@@ -11,9 +11,10 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from astra_agent import host_files, plans
-from astra_agent.attach import attach
+from astra_agent.attachment import attach
 from astra_agent.attempts import Attempt
 from astra_agent.errors import AstraError, HostFault, InvalidRequest, Stale
 from astra_agent.lease import now
@@ -27,6 +28,7 @@ from astra_agent.wire import Arm, Fault, SlotRequest, SlotStatus, Start, Stop
 log = logging.getLogger(__name__)
 
 _PROGRESS_EVERY_S = 1.0
+_SAVE_AGAIN_S = 2.0
 _CLEAN_AGAIN_S = 5.0
 
 
@@ -120,7 +122,10 @@ class Slot:
         if attempt.start_wanted or attempt.stop is not None or attempt.failed is not None:
             self._remember(directive.term)
             return
-        self.save(replace(self.record, term=directive.term).with_attempt(replace(attempt, start_wanted=True)))
+        # With its container seen waiting, one write says both: that it is wanted, and that it may have begun.
+        begun = self._attempts[number].waits
+        told = replace(attempt, start_wanted=True, start_begun=begun or attempt.start_begun)
+        self.save(replace(self.record, term=directive.term).with_attempt(told))
         self._attempts[number].wake()
 
     def stop(self, directive: Stop) -> None:
@@ -200,17 +205,30 @@ class Slot:
         if self.record.phase != "preparing":
             return
         request = self.record.request
+        changes: dict[str, Any] = {"request": request.model_copy(update={"registry_auth": None})}
         try:
             prepared = await prepare(request, self._tools, self._say_progress)
         except AstraError as error:
             fault: Fault = "user" if isinstance(error, InvalidRequest) else "machine"
-            log.warning("slot_failed run=%s slot=%s fault=%s reason=%s", request.run.name, self.id, fault, error)
-            record = replace(self.record, phase="failed", detail=str(error), fault=fault)
+            log.warning("slot_failed run=%s slot=%s fault=%s reason=%r", request.run.name, self.id, fault, str(error))
+            changes |= {"phase": "failed", "detail": str(error), "fault": fault}
         else:
             log.info("slot_ready run=%s slot=%s port=%s", request.run.name, self.id, prepared.port)
-            record = replace(self.record, phase="ready", detail="", prepared=prepared)
+            changes |= {"phase": "ready", "detail": "", "prepared": prepared}
         self._progress = ""
-        self.save(replace(record, request=request.model_copy(update={"registry_auth": None})))
+        await self._save_patiently(changes)
+
+    async def _save_patiently(self, changes: dict[str, Any]) -> None:
+        """Make *changes* of the record; a disk that can't be written is tried until it can."""
+        while True:
+            try:
+                self.save(replace(self.record, **changes))
+            except HostFault as error:
+                log.error("record_not_written slot=%s reason=%r", self.id, str(error))
+                self._changed(self)
+                await asyncio.sleep(_SAVE_AGAIN_S)
+            else:
+                return
 
     def _say_progress(self, sentence: str) -> None:
         """Told at most once a second: reports of progress are many, and only the newest is worth a message."""
@@ -236,7 +254,7 @@ class Slot:
                 shutil.rmtree(self._tools.slot_folder(self.id), ignore_errors=True)
                 self._tools.book.bury(self.id, self.record.ending or Ending(code=1, reason=""))
             except HostFault as error:
-                log.warning("slot_not_cleaned slot=%s reason=%s", self.id, error)
+                log.warning("slot_not_cleaned slot=%s reason=%r", self.id, str(error))
                 await asyncio.sleep(_CLEAN_AGAIN_S)
             else:
                 return

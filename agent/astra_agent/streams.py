@@ -41,7 +41,7 @@ class Streams:
         try:
             self._asked.put_nowait(opened)
         except asyncio.QueueFull:
-            log.warning("stream_refused stream=%s reason=%s streams are open", opened.stream, _AT_ONCE)
+            log.warning("stream_refused stream=%s reason=%r", opened.stream, f"{_AT_ONCE} streams are open")
 
     async def run(self) -> None:
         """Owns the streams; for ever."""
@@ -60,10 +60,14 @@ class Streams:
                         await self._logs(connection, request)
                     case ExecRequest() as request:
                         await self._exec(connection, request)
+            except asyncio.CancelledError:
+                # Not the stream's end: whoever follows a log asks for the rest of it when this agent is back.
+                await connection.close(code=aiohttp.WSCloseCode.GOING_AWAY)
+                raise
             finally:
                 await connection.close()
         except (AstraError, aiohttp.ClientError, OSError) as error:
-            log.info("stream_ended stream=%s reason=%s", opened.stream, error)
+            log.info("stream_ended stream=%s reason=%r", opened.stream, str(error))
         finally:
             self._open.release()
 

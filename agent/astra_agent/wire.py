@@ -357,8 +357,6 @@ class Refused(Wire):
     reason: str
 
 
-ToCoordinator = Annotated[
-    Hello | Lease | Report | SlotGone | FactsChanged | Refused, Field(discriminator="kind")
-]
+ToCoordinator = Annotated[Hello | Lease | Report | SlotGone | FactsChanged | Refused, Field(discriminator="kind")]
 
 OpenStream.model_rebuild()

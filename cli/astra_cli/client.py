@@ -34,6 +34,10 @@ _CLASSES = {cls.__name__: cls for cls in vars(errors).values() if isinstance(cls
 _BY_STATUS = {row.http: cls for cls, row in reversed(errors.HANDLING.items())}
 
 
+class Unreachable(Unavailable):
+    """The coordinator itself is not there, as while it is started again; not an answer of its."""
+
+
 class Client:
     """One coordinator, one workspace. Use as an async context manager."""
 
@@ -78,7 +82,7 @@ class Client:
         return await self._json("GET", self._jobs(name, "ranks"), _present(attempt=attempt))
 
     async def follow_events(self, name: str, after: int = 0) -> AsyncIterator[Json]:
-        """Until the run has ended. Raises Unavailable when the stream breaks off: ask again from the last id."""
+        """Until the run has ended. Raises Unreachable when the stream breaks off: ask again from the last id."""
         query = {"after": str(after), "follow": "true"}
         async with self._stream(self._jobs(name, "events"), query) as response:
             while line := await response.content.readline():
@@ -88,7 +92,7 @@ class Client:
     async def logs(
         self, name: str, rank: int, *, attempt: int | None = None, follow: bool = False, tail_bytes: int | None = None
     ) -> AsyncIterator[bytes]:
-        """A worker's output as it was written. Raises Unavailable when the stream breaks off."""
+        """A worker's output as it was written. Raises Unreachable when the stream breaks off."""
         query = _present(rank=rank, attempt=attempt, follow="true" if follow else None, tail_bytes=tail_bytes)
         async with self._stream(self._jobs(name, "logs"), query) as response:
             async for piece in response.content.iter_any():
@@ -153,10 +157,10 @@ class Client:
             return _object(content, self._target)
         raise error_of(response.status, content, self._target)
 
-    def _unreachable(self, error: Exception) -> Unavailable:
+    def _unreachable(self, error: Exception) -> Unreachable:
         reason = getattr(error, "os_error", None) or error
         why = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
-        return Unavailable(
+        return Unreachable(
             f"no coordinator answers at {self._target.api} (from {self._target.origin}): {why}; "
             "start one on this machine with `astra dev`, or name another with --api or ASTRA_API"
         )

@@ -100,7 +100,8 @@ class Demo:
     async def _submit(self, client: Client) -> str:
         file = self.examples / "first-gang.json"
         self._say(
-            "Submit four workers that start together and sum numbers over TCP.", f"astra run {file.name} --follow"
+            "Submit four workers that start together and sum numbers over TCP.",
+            f"astra run examples/{file.name} --follow",
         )
         job = documents.Job.model_validate(await client.submit(read(file)))
         self.output.line(Cell(f"   {render.submitted(job)}", "dim"))

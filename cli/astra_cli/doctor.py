@@ -26,6 +26,7 @@ import aiohttp
 import astra_agent
 from astra_agent import namespaces
 from astra_agent.errors import AstraError
+from astra_agent.inventory import Inventory
 from astra_cli.dev import commands, ports
 from astra_cli.dev.plan import API_PORT
 
@@ -264,6 +265,20 @@ async def agent(path: Path) -> list[Finding]:
         return [Finding("missing", "agent", f"no agent answers on {path}: {reason}", fix)]
     found = [_told(sentence) for sentence in health.get("findings", [])]
     return found or [Finding("ok", "agent", f"the agent on {path} has nothing to complain about")]
+
+
+def devices(inventory: Inventory) -> list[Finding]:
+    """What is wrong with GPUs and network ports; a machine without any is in order."""
+    found = [
+        Finding("warning", finding.subject, f"{finding.subject}: {finding.sentence}", finding.fix)
+        for finding in inventory.findings
+        if finding.level != "note"
+    ]
+    if inventory.gpus or inventory.rdma:
+        ports = len(inventory.training)
+        sentence = f"{len(inventory.gpus)} GPUs, {ports} {inventory.transport} ports for training"
+        found.insert(0, Finding("ok", "devices", sentence))
+    return found
 
 
 def _told(sentence: object) -> Finding:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from astra_agent.errors import AstraError, Conflict, DeadlineExceeded, InvalidRequest, NotFound, Unavailable
-from astra_cli.client import Client
+from astra_cli.client import Client, Unreachable
 from astra_cli.documents import Event, Job
 
 Json = dict[str, Any]
@@ -46,25 +46,40 @@ class Narrator(Protocol):
 
 @dataclass(slots=True)
 class Patience:
-    """How long somebody has been away, and whether that was said."""
+    """
+    Waits for what is away, and says so once.
+
+    Attributes:
+        of_coordinator: Also says when it is the coordinator that is away. Of two that wait for it, one does.
+    """
 
     narrator: Narrator
+    of_coordinator: bool = True
     away_since: float | None = None
+    told: bool = False
 
     def met(self) -> None:
-        if self.away_since is not None:
-            self.narrator.note("the coordinator answers again")
-        self.away_since = None
+        """It is there."""
+        if self.told:
+            self.narrator.note("going on")
+        self.away_since, self.told = None, False
 
     async def wait(self, error: AstraError) -> None:
         """Pause before the next try. Raises *error* when patience is at its end."""
         now = time.monotonic()
-        if self.away_since is None:
-            self.away_since = now
-            self.narrator.note("the coordinator does not answer; the run goes on without it, waiting for it to be back")
+        self.away_since = self.away_since if self.away_since is not None else now
+        if not self.told and (self.of_coordinator or not isinstance(error, Unreachable)):
+            self.told = True
+            self.narrator.note(_waiting_for(error))
         if now - self.away_since > PATIENCE_S:
             raise error
         await asyncio.sleep(RETRY_S)
+
+
+def _waiting_for(error: AstraError) -> str:
+    if isinstance(error, Unreachable):
+        return "the coordinator does not answer; the run goes on without it, waiting for it to be back"
+    return f"{error}; waiting for that to change"
 
 
 @dataclass(slots=True)
@@ -97,6 +112,7 @@ async def follow_log(
                 shown += len(new)
                 if new:
                     yield new
+            patience.met()
             return
         except _AWAY as error:
             await patience.wait(error)
@@ -105,14 +121,11 @@ async def follow_log(
 async def follow_run(client: Client, name: str, narrator: Narrator) -> Job:
     """Tell of the run until it has ended, with rank 0's log; returns it as it ended."""
     watch = _Watch(client, name, narrator)
-    logs: asyncio.Task[None] | None = None
     try:
         async with asyncio.TaskGroup() as group:
             logs = group.create_task(watch.logs())
             job = await watch.until_ended()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.shield(logs), DRAIN_S)
-            logs.cancel()
+            await logs
             return job
     except BaseExceptionGroup as group_error:
         raise _first(group_error) from None
@@ -161,16 +174,25 @@ class _Watch:
             self.attempts.put_nowait(leader.attempt)
 
     async def logs(self) -> None:
-        patience = Patience(self.narrator, away_since=None)
-        while (attempt := await self.attempts.get()) is not None:
-            lines = Lines()
-            # A log that is not there (yet, or any more) is no reason to stop telling of the run.
-            with suppress(NotFound, Conflict, InvalidRequest):
-                async for piece in follow_log(self.client, self.name, 0, attempt, patience):
-                    for line in lines.feed(piece):
-                        self.narrator.log(line)
-            for line in lines.rest():
-                self.narrator.log(line)
+        """One attempt's log after the other. One that does not end holds up the next no longer than `DRAIN_S`."""
+        attempt = await self.attempts.get()
+        while attempt is not None:
+            async with asyncio.TaskGroup() as group:
+                log = group.create_task(self._log(attempt))
+                attempt = await self.attempts.get()
+                await asyncio.wait({log}, timeout=DRAIN_S)
+                log.cancel()
+
+    async def _log(self, attempt: int) -> None:
+        patience = Patience(self.narrator, of_coordinator=False)
+        lines = Lines()
+        # A log that is not there (yet, or any more) is no reason to stop telling of the run.
+        with suppress(NotFound, Conflict, InvalidRequest, *_AWAY):
+            async for piece in follow_log(self.client, self.name, 0, attempt, patience):
+                for line in lines.feed(piece):
+                    self.narrator.log(line)
+        for line in lines.rest():
+            self.narrator.log(line)
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

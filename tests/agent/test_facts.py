@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from astra_agent import facts
-from astra_agent.attach import attach
+from astra_agent.attachment import attach
 from astra_agent.config import AgentConfig
 from astra_agent.errors import InvalidRequest
 from tests.agent.machine import request

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from astra_agent import plans
-from astra_agent.attach import Attachment
+from astra_agent.attachment import Attachment
 from astra_agent.config import AgentConfig
 from astra_agent.errors import InvalidRequest
 from astra_agent.records import AttemptRecord, Prepared, SlotRecord

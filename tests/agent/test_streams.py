@@ -96,6 +96,17 @@ async def test_a_log_that_is_not_there_is_said_in_the_close(daemon: Daemon, coor
     assert "no attempt 7" in str(message.extra)
 
 
+async def test_an_agent_that_stops_does_not_pass_for_the_end_of_a_log(
+    daemon: Daemon, coordinator: FakeCoordinator
+) -> None:
+    connection = await coordinator.open_stream("s1", LogsRequest(slot=SLOT, follow=True))
+    closing = asyncio.create_task(connection.receive())
+    await daemon.crash()
+    async with asyncio.timeout(BOUND_S):
+        message = await closing
+    assert (message.type, message.data) == (WSMsgType.CLOSE, 1001)
+
+
 async def test_a_reader_that_leaves_frees_its_stream(daemon: Daemon, coordinator: FakeCoordinator) -> None:
     connection = await coordinator.open_stream("s1", LogsRequest(slot=SLOT, follow=True))
     before = len(asyncio.all_tasks())

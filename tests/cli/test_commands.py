@@ -244,3 +244,17 @@ def test_doctor_speaks_json_with_a_fix_for_everything_that_is_missing(capsys: py
     missing = [finding for finding in document["findings"] if finding["level"] == "missing"]
     assert all(finding["fix"] for finding in missing)
     assert any("/no/such/agent.sock" in finding["sentence"] for finding in missing)
+
+
+def test_colours_are_for_terminals_and_no_color_takes_them_away(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    green = "\x1b[32m"
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert invoke(["status", "first-gang"]) == 0
+    assert f"{green}first-gang: Running" in capsys.readouterr().out
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert invoke(["status", "first-gang"]) == 0
+    assert green not in capsys.readouterr().out

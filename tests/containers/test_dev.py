@@ -158,7 +158,7 @@ def test_a_followed_run_is_told_to_its_end_through_a_restart_of_the_coordinator(
         assert process.returncode == 0
     lines = [line for line in (told + rest).splitlines() if line.startswith("line ")]
     assert lines == [f"line {n}" for n in range(1, 9)]
-    assert "the coordinator answers again" in rest
+    assert "the coordinator does not answer" in rest
     assert rest.rstrip().endswith(("Completed", "All 2 workers completed"))
 
 
@@ -200,6 +200,15 @@ def test_ctrl_c_at_any_time_leaves_nothing(cluster: DevCluster, delay_s: float) 
         time.sleep(delay_s)
         process.send_signal(signal.SIGINT)
         process.wait(60)
+    cluster.check_nothing_left()
+
+
+def test_ctrl_c_while_a_detached_cluster_starts_leaves_nothing(cluster: DevCluster) -> None:
+    with cluster.background("dev", "--detach", "--machines", "2") as process:
+        read_until(process, "containerd serves")
+        cluster.note()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
     cluster.check_nothing_left()
 
 

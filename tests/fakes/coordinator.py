@@ -171,4 +171,3 @@ async def a_coordinator(
         yield coordinator
     finally:
         await coordinator.stop()
-

@@ -17,6 +17,7 @@ FOLDERS = tuple(ROOT / part for part in ("agent", "cli", "dns", "driver", "gang"
 
 PURE = (
     "astra_agent.attach",
+    "astra_agent.attachment",
     "astra_agent.containerd.host_layout",
     "astra_agent.containerd.mountinfo",
     "astra_agent.containerd.oci",
@@ -26,9 +27,14 @@ PURE = (
     "astra_agent.containerd.spec",
     "astra_agent.containerd.stopping",
     "astra_agent.errors",
+    "astra_agent.inventory",
+    "astra_agent.records",
     "astra_agent.runtime",
+    "astra_agent.status",
     "astra_agent.wire",
     "astra_cli.documents",
+    "astra_cli.machine.answers",
+    "astra_cli.machine.picture",
     "astra_cli.render",
     "astra_gang.core",
     "astra_gang.engine",

@@ -9,7 +9,7 @@ import os
 import posixpath
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -22,12 +22,14 @@ from astra_agent.containerd.passwd import Identity, resolve
 from astra_agent.containerd.private_mounts import with_mounts
 from astra_agent.containerd.program import Wanted, check_program, runs_foreign_formats
 from astra_agent.containerd.proto import snapshots_pb2
+from astra_agent.containerd.proto.types_pb2 import Mount
 from astra_agent.containerd.rootfs import HostRoot, SnapshotRoot, root_of
 from astra_agent.containerd.services import SNAPSHOT_REMOVE, SNAPSHOT_VIEW
 from astra_agent.errors import AstraError, HostFault, InvalidRequest
 from astra_agent.runtime import BindMount, PreparedImage
 
 _REMEMBERED = 256
+_LONGEST_LOOK_S = 30.0
 _USER_FILES = ("/etc/passwd", "/etc/group")
 _LARGEST_FILE_BYTES = 4 * 1024 * 1024
 """Of /etc/passwd and /etc/group."""
@@ -63,25 +65,23 @@ class CommandCheck:
         look = partial(_look, image.reference, args[0], path, working_dir, user, mounts)
         root = root_of(image.handle)
         if isinstance(root, HostRoot):
-            return await asyncio.to_thread(lambda: look("/", self._host.view()))
+            return await _bounded([], Path("/"), lambda: look("/", self._host.view()), image.reference)
         key = (image.handle, args[0], path, working_dir, user, mounts)
         if key not in self._good:
-            self._good[key] = await self._in_snapshot(root, lambda: look(str(self._view), {}))
+            self._good[key] = await self._in_snapshot(root, lambda: look(str(self._view), {}), image.reference)
             while len(self._good) > _REMEMBERED:
                 self._good.popitem(last=False)
         self._good.move_to_end(key)
         return self._good[key]
 
-    async def _in_snapshot(self, root: SnapshotRoot, look: Callable[[], Identity]) -> Identity:
+    async def _in_snapshot(self, root: SnapshotRoot, look: Callable[[], Identity], image: str) -> Identity:
         async with leased(self._client, "view") as lease:
             key = f"view-{secrets.token_hex(8)}"
             request = snapshots_pb2.ViewSnapshotRequest(snapshotter=root.snapshotter, key=key, parent=root.chain)
             mounts = list((await self._client.call(SNAPSHOT_VIEW, request, lease=lease)).mounts)
             try:
                 self._view.mkdir(mode=0o700, parents=True, exist_ok=True)
-                return await asyncio.to_thread(with_mounts, mounts, self._view, look)
-            except OSError as error:
-                raise HostFault(f"the image can't be looked into: {error.strerror}") from error
+                return await _bounded(mounts, self._view, look, image)
             finally:
                 await asyncio.shield(self._remove(root.snapshotter, key))
 
@@ -90,6 +90,20 @@ class CommandCheck:
         with suppress(AstraError):
             request = snapshots_pb2.RemoveSnapshotRequest(snapshotter=snapshotter, key=key)
             await self._client.call(SNAPSHOT_REMOVE, request)
+
+
+async def _bounded(mounts: Sequence[Mount], target: Path, look: Callable[[], Identity], image: str) -> Identity:
+    """A drive whose file server is away holds up the thread for ever, but nobody else."""
+    try:
+        async with asyncio.timeout(_LONGEST_LOOK_S):
+            return await asyncio.wrap_future(with_mounts(mounts, target, look))
+    except TimeoutError as error:
+        raise HostFault(
+            f'image "{image}": looking for the command did not end within {_LONGEST_LOOK_S:g} s: '
+            f"a drive of the slot, or the disk, does not answer"
+        ) from error
+    except OSError as error:
+        raise HostFault(f'image "{image}" can\'t be looked into: {error.strerror}') from error
 
 
 def _look(

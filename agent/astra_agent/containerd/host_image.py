@@ -118,7 +118,7 @@ def _carries_overlay(scratch: Path) -> OSError | None:
         for name in ("upper", "work", "merged"):
             (trial / name).mkdir(parents=True)
         options = ["lowerdir=/", f"upperdir={trial}/upper", f"workdir={trial}/work"]
-        with_mounts([Mount(type="overlay", source="overlay", options=options)], trial / "merged", lambda: None)
+        with_mounts([Mount(type="overlay", source="overlay", options=options)], trial / "merged", lambda: None).result()
     except OSError as error:
         return error
     finally:

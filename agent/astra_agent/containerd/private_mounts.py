@@ -25,30 +25,31 @@ _libc = ctypes.CDLL(None, use_errno=True)
 Result = TypeVar("Result")
 
 
-def with_mounts(mounts: Sequence[Mount], target: Path, work: Callable[[], Result]) -> Result:
+def with_mounts(mounts: Sequence[Mount], target: Path, work: Callable[[], Result]) -> Future[Result]:
     """
-    What *work* returns, done while *mounts* (of a snapshot) are on *target*, for it alone. Blocks.
+    *work*, done while *mounts* (of a snapshot) are on *target*, for it alone. Returns at once; nobody need wait for the
+    end, and a process that ends does not.
 
-    Raises:
+    The future's errors:
         OSError: They can't be mounted.
         Whatever *work* raises.
     """
     done: Future[Result] = Future()
 
     def run() -> None:
+        if not done.set_running_or_notify_cancel():
+            return
         try:
             _check(_libc.unshare(_CLONE_NEWNS | _CLONE_FS), "a mount namespace can't be made")
             _mount("none", "/", "", _MS_REC | _MS_PRIVATE, "")
             for mount in mounts:
                 _mount_one(mount, target)
             done.set_result(work())
-        except BaseException as error:  # noqa: BLE001 -- carried over to the caller's thread
+        except BaseException as error:  # noqa: BLE001 -- carried over to whoever waits
             done.set_exception(error)
 
-    thread = threading.Thread(target=run, name="mounts", daemon=True)
-    thread.start()
-    thread.join()
-    return done.result()
+    threading.Thread(target=run, name="mounts", daemon=True).start()
+    return done
 
 
 def mount_tmpfs(target: Path) -> None:

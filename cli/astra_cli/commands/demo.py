@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -37,6 +38,9 @@ def demo(state: Path) -> int:
         finished = asyncio.run(demonstration.Demo(examples, where, output).run())
     finally:
         purge(where)
+        if where.state == demonstration.STATE:
+            with suppress(OSError):  # it has a real cluster in it
+                where.state.parent.rmdir()
     if sweep.is_left(where):
         raise HostFault(f"something of the demonstration is left in {where.state}; `astra dev stop --state` removes it")
     if not finished:

@@ -11,7 +11,9 @@ import click
 
 from astra_cli import context
 from astra_cli import doctor as doctors
+from astra_cli.commands import machine
 from astra_cli.invocation import json_option
+from astra_cli.machine import capturing
 from astra_cli.output import Output
 from astra_cli.render import Cell
 
@@ -25,12 +27,21 @@ MARKS = {
 @click.command()
 @click.option("--agent", "agents", multiple=True, type=Path, metavar="SOCKET", help="Ask this agent, too.")
 @click.option("--state", metavar="DIR", help="Where a dev cluster's data would lie.")
+@click.option("--capture", "file", type=Path, metavar="FILE", help="Look at a captured machine instead of this one.")
+@click.option("--root", type=Path, metavar="DIR", help="Look at a machine whose files were laid out in a folder.")
 @json_option
-def doctor(agents: tuple[Path, ...], state: str | None, as_json: bool) -> int:
+def doctor(agents: tuple[Path, ...], state: str | None, file: Path | None, root: Path | None, as_json: bool) -> int:
     """What this machine lacks, each with its fix.
 
-    Exits 1 when it can be neither an agent nor a dev cluster."""
-    found = doctors.examine(context.dev_state(os.environ, state))
+    Exits 1 when it can be neither an agent nor a dev cluster. With --capture or --root: what that machine has, which of
+    its ports are for training, and what is wrong with it; with --json what workers on it would get."""
+    if file is not None and root is not None:
+        raise click.UsageError("--capture and --root are two machines; name one")
+    if file is not None or root is not None:
+        looked_at = capturing.from_capture(file) if file is not None else capturing.from_folder(root or Path("/"))
+        machine.show(looked_at, Output(as_json=as_json))
+        return 0
+    found = doctors.examine(context.dev_state(os.environ, state)) + doctors.devices(capturing.from_this_machine())
     for socket in agents:
         found += asyncio.run(doctors.agent(socket))
     fit = all(finding.level != "missing" for finding in found)

@@ -57,7 +57,7 @@ class Tree:
         foreign_formats: bool = False,
         **changes: object,
     ) -> None:
-        wanted = Wanted(command, "/bin:/usr/bin", "/work", ROOT, "busybox:1.36", "x86_64", frozenset(mounts or ()))
+        wanted = Wanted(command, "/bin:/usr/bin", "/srv", ROOT, "busybox:1.36", "x86_64", frozenset(mounts or ()))
         wanted = replace(wanted, **changes)  # type: ignore[arg-type]  # fields of it, by name
         check_program(wanted, Inside(str(self.root), mounts or {}, wanted.working_dir), foreign_formats)
 
@@ -112,9 +112,9 @@ def test_a_folder_is_no_program(tree: Tree) -> None:
 
 
 def test_a_relative_program_is_looked_for_from_the_working_dir(tree: Tree) -> None:
-    tree.file("/work/run.sh", b"#!/bin/sh\n").check("./run.sh")
+    tree.file("/srv/run.sh", b"#!/bin/sh\n").check("./run.sh")
 
-    assert "(looked for /work/bin/no, from working_dir /work)" in tree.refusal("bin/no")
+    assert "(looked for /srv/bin/no, from working_dir /srv)" in tree.refusal("bin/no")
 
 
 def test_links_stay_inside_of_the_image(tree: Tree, tmp_path: Path) -> None:

@@ -1,0 +1,183 @@
+"""
+The kill matrix: `kill -9` of each part of a running cluster, at each stage of a gang's life. The run comes to the same
+end each time, and nothing starts twice: that is proved by the diary that the workers keep.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.containers.dev_cluster import DevCluster, eventually, kill
+from tests.containers.gangs import Diary, Gangs, check_nothing_started_twice, held
+from tests.containers.gate import GatedRegistry, gated_registry
+from tests.containers.images import File, Image
+
+DAEMONS = ("coordinator", "agent", "containerd")
+VICTIMS = (*DAEMONS, "program", "shim")
+VICTIM_RANK = 1
+PROGRAMS = ("/bin/sh", "/usr/bin/flock", "/usr/bin/date", "/bin/sleep")
+
+
+@pytest.fixture(scope="module")
+def gangs() -> Iterator[Gangs]:
+    """One cluster for all cells; a limit that no machine reaches while it is slow."""
+    cluster = DevCluster(Path(tempfile.mkdtemp(prefix="astra-kills-", dir="/tmp")))
+    with tempfile.TemporaryDirectory(prefix="astra-diary-", dir="/tmp") as drive:
+        try:
+            gangs = Gangs(cluster, Path(drive))
+            gangs.start("--machines", "4", "--set", "backoff_first_s=0.2", "--disconnect-limit", "120")
+            yield gangs
+        finally:
+            cluster.remove()
+
+
+@pytest.fixture(scope="module")
+def registry() -> Iterator[GatedRegistry]:
+    with tempfile.TemporaryDirectory(prefix="astra-registry-", dir="/tmp") as folder:
+        with gated_registry(Path(folder)) as registry:
+            yield registry
+
+
+def kill_one(gangs: Gangs, victim: str, run: str, attempt: int, rank: int = VICTIM_RANK) -> None:
+    """`kill -9`, of the worker's own machine where there is one for each; a daemon is back when this returns."""
+    if victim not in DAEMONS:
+        kill([getattr(gangs, victim)(run, rank, attempt)])
+        return
+    daemon = gangs.status(run)["workers"][rank]["machine"] if victim == "agent" else victim
+    pid = gangs.daemons()[daemon]
+    kill([pid])
+    gangs.back(daemon, pid)
+
+
+def check_completes(gangs: Gangs, run: str, diary: Diary, *, attempts: list[int]) -> None:
+    """In the last of *attempts*, those that are on record, with all workers."""
+    gangs.running(run, diary, attempts[-1])
+    assert gangs.ranks(run)["attempts"] == attempts, gangs.story(run)
+    diary.finish()
+    gangs.ended(run, "Completed")
+    assert diary.ranks("start", attempts[-1]) == diary.ranks("end", attempts[-1]) == [0, 1, 2, 3]
+    check_nothing_started_twice(gangs, run, diary)
+    gangs.settled()
+    assert gangs.workers_left() == []
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_while_it_prepares(gangs: Gangs, registry: GatedRegistry, victim: str) -> None:
+    """No worker of it is there yet: program and shim are a neighbour's, on the same machines."""
+    run, neighbour = f"prepare-{victim}", f"neighbour-{victim}"
+    image = Image().with_programs(*PROGRAMS).layer({"filler": File(os.urandom(1 << 20))}, compressed=False)
+    reference = registry.push(image, victim)
+    next_door = gangs.submit(neighbour, machines=1)
+    next_door.let_go()
+    gangs.running(neighbour, next_door)
+    with registry.closed_after(64 << 10):
+        diary = gangs.submit(run, image=reference)
+        diary.let_go()
+        registry.wait_closed()
+        gangs.until(run, lambda status: workers(status) == ["Preparing"] * 4, "all prepare")
+        kill_one(gangs, victim, *((run, 0) if victim in DAEMONS else (neighbour, 0, 0)))
+        restarted = victim not in DAEMONS
+        gangs.running(neighbour, next_door, attempt=int(restarted))
+        assert diary.lines() == []
+    next_door.finish()
+    gangs.ended(neighbour, "Completed")
+    check_nothing_started_twice(gangs, neighbour, next_door)
+    check_completes(gangs, run, diary, attempts=[0])
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_at_the_barrier_armed_and_not_started(gangs: Gangs, victim: str) -> None:
+    run = f"barrier-{victim}"
+    with ExitStack() as stack:
+        diary = armed_but_one(gangs, run, stack)
+        kill_one(gangs, victim, run, 0)
+        wait_given_up(gangs, victim, run, 0)
+        assert diary.lines() == []
+    check_completes(gangs, run, diary, attempts=[0] if victim in DAEMONS else [0, 1])
+    assert victim in DAEMONS or diary.ranks("start", 0) == []
+
+
+def armed_but_one(gangs: Gangs, run: str, stack: ExitStack) -> Diary:
+    """
+    A gang whose workers are all armed, but for rank 3, whose agent stands still until *stack* is left. Rank 0 is cut
+    off until that agent does, so that nothing is armed before.
+    """
+    gangs.link("m-1", up=False)
+    stack.callback(gangs.link, "m-1", up=True)
+    diary = gangs.submit(run)
+    diary.let_go()
+    gangs.until(run, lambda status: workers(status)[1:] == ["ReadyToStart"] * 3, "all others are ready")
+    stack.enter_context(held(gangs.daemons()["m-4"]))
+    gangs.link("m-1", up=True)
+    gangs.until(run, lambda status: workers(status) == [*["Armed"] * 3, "ReadyToStart"], "all others are armed")
+    return diary
+
+
+def wait_given_up(gangs: Gangs, victim: str, run: str, attempt: int) -> None:
+    """An attempt whose container has gone before its start is not started any more, as soon as that is known."""
+    if victim not in DAEMONS:
+        gangs.until(run, lambda status: status["attempt"] > attempt, f"attempt {attempt} is given up")
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_while_it_runs(gangs: Gangs, victim: str) -> None:
+    run = f"running-{victim}"
+    diary = gangs.submit(run)
+    diary.let_go()
+    gangs.running(run, diary)
+    before = gangs.ranks(run)["items"]
+    kill_one(gangs, victim, run, 0)
+    check_completes(gangs, run, diary, attempts=[0] if victim in DAEMONS else [0, 1])
+    assert [item["slot"] for item in gangs.ranks(run)["items"]] == [item["slot"] for item in before]
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_while_it_restarts(gangs: Gangs, victim: str) -> None:
+    """Between two attempts: the agent of one worker stands still, so that the next one can't be armed whole."""
+    run = f"restarting-{victim}"
+    diary = gangs.submit(run)
+    diary.let_go()
+    gangs.running(run, diary)
+    with held(gangs.daemons()["m-4"]):
+        kill([gangs.program(run, 0, 0)])
+        gangs.until(
+            run,
+            lambda status: status["attempt"] == 1 and workers(status) == [*["Armed"] * 3, "Stopping"],
+            "the others are armed again",
+        )
+        kill_one(gangs, victim, run, 1)
+        wait_given_up(gangs, victim, run, 1)
+        assert diary.ranks("start", 1) == []
+    check_completes(gangs, run, diary, attempts=[0, 1] if victim in DAEMONS else [0, 1, 2])
+    assert victim in DAEMONS or diary.ranks("start", 1) == []
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_while_it_stops(gangs: Gangs, victim: str) -> None:
+    run = f"stopping-{victim}"
+    diary = gangs.submit(run)
+    gangs.running(run, diary)
+    gangs.stop(run)
+    eventually(lambda: diary.ranks("asked", 0) == [0, 1, 2, 3], "all are asked to stop")
+    kill_one(gangs, victim, run, 0)
+    assert gangs.status(run)["phase"] == "Stopping"
+    diary.let_go()
+    gangs.ended(run, "Stopped")
+    survivors = [0, 1, 2, 3] if victim in DAEMONS else [0, 2, 3]
+    assert diary.ranks("end", 0) == survivors
+    assert [line.attempt for line in diary.lines("start")] == [0] * 4
+    check_nothing_started_twice(gangs, run, diary)
+    gangs.settled()
+    assert gangs.workers_left() == []
+
+
+def workers(status: dict[str, object]) -> list[str]:
+    found = status["workers"]
+    assert isinstance(found, list)
+    return [worker["state"] for worker in found]
