@@ -30,8 +30,9 @@ class Roster:
     """
     Written by the links, and by an engine that has seen a slot vanish; read by everybody.
 
-    Subscribers are called at once and must not wait: `arrivals` with the machine's name after its hello, `changes` when
-    a machine came, its facts changed, or the engine has freed resources.
+    Subscribers are called at once and must not wait: `arrivals` with the machine's name after its hello, `departures`
+    with machine and slot when its agent says that it has no such slot (any more), `changes` when a machine came, its
+    facts changed, or the engine has freed resources.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -39,6 +40,7 @@ class Roster:
         self._started_at = clock.now()
         self._machines: dict[str, MachineSeen] = {}
         self.arrivals: list[Callable[[str], None]] = []
+        self.departures: list[Callable[[str, str], None]] = []
         self.changes: list[Callable[[], None]] = []
 
     def get(self, name: str) -> MachineSeen | None:
@@ -83,6 +85,8 @@ class Roster:
         seen = self._machines.get(name)
         if seen is not None:
             self._update(name, slots=seen.slots - {slot})
+        for called in self.departures:
+            called(name, slot)
 
     def announce(self) -> None:
         """Something that may let a pending run fit has changed."""

@@ -44,6 +44,10 @@ class FakeAgentSocket:
             await self._runner.cleanup()
             self._runner = None
 
+    @property
+    def is_up(self) -> bool:
+        return self._runner is not None
+
     def on_put(self, slot: str, request: SlotRequest) -> None:
         """For a fake that does more."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from astra_agent import wire
@@ -51,11 +51,10 @@ def job_of(entry: BookEntry) -> JobKey | None:
 
 @dataclass(slots=True)
 class _Known:
-    """What has been done for one job. *finished*: by slot, the rev of nothing: only when it was last asked."""
+    """What has been done for one job, and the last trouble that was told."""
 
     stopped: bool = False
     said: str = ""
-    finish_at: dict[str, float] = field(default_factory=dict)
 
 
 class Clearing:
@@ -83,6 +82,9 @@ class Clearing:
         self._term = term
         self._nodes = nodes
         self._busy = busy
+        self._gone: set[str] = set()
+        """Slots that are leaving and that their agents have said they do not have."""
+        roster.departures.append(self._on_gone)
 
     async def clear(self, key: JobKey, agents: Agents, woken: asyncio.Event) -> None:
         """Returns once no slot of the job is leaving. *woken* is set when something of it has happened."""
@@ -104,6 +106,11 @@ class Clearing:
             except TimeoutError:
                 pause_s = min(pause_s * 2, 2.0)
 
+    def _on_gone(self, machine: str, slot: str) -> None:
+        entry = self._keeping.get(slot)
+        if entry is not None and entry.hold is Hold.LEAVING and entry.machine == machine:
+            self._gone.add(slot)
+
     def _entries(self, key: JobKey, hold: Hold) -> tuple[BookEntry, ...]:
         return tuple(entry for entry in self._keeping.all() if entry.hold is hold and job_of(entry) == key)
 
@@ -121,6 +128,7 @@ class Clearing:
         for entry in leaving:
             if self._is_gone(entry, allocations):
                 await self._keeping.set_free(entry.slot)
+                self._gone.discard(entry.slot)
                 self._roster.announce()
 
     def _must_stop(self, leaving: Iterable[BookEntry], allocations: tuple[Allocation, ...]) -> bool:
@@ -162,10 +170,13 @@ class Clearing:
             _log.info("machine_taken_off job=%s machine=%s", key.id, entry.machine)
 
     def _is_gone(self, entry: BookEntry, allocations: Iterable[Allocation]) -> bool:
+        """
+        Its agent has answered a finish with it, so an allocation that Nomad calls over is over; a machine that Nomad
+        does not know any more has nobody to ask.
+        """
         node = self._nodes().get(entry.machine or "")
         if node is None:
             return all(allocation.is_over for allocation in allocations)
         if any(not allocation.is_over for allocation in allocations if allocation.node == node.id):
             return False
-        seen = self._roster.get(entry.machine or "")
-        return seen is not None and seen.connected and entry.slot not in seen.slots
+        return entry.slot in self._gone

@@ -169,6 +169,8 @@ class NomadEngine:
     async def _place(self, reservation: str, offers: tuple[SlotOffer, ...]) -> None:
         """Until every agent has its slot, a slot is given back, or time is over."""
         seats = tuple(self._seat(offer) for offer in offers)
+        if len({seat.node.id for seat in seats}) < len(seats):
+            raise NoCapacity("two workers of one reservation can't share a machine: one worker has one machine")
         waiting = placing.Waiting()
         cut_short = asyncio.Event()
         self._cut_short.update((offer.request.slot, cut_short) for offer in offers)

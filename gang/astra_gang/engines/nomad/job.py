@@ -23,6 +23,8 @@ START, GANG = "astra_start", "Gang"
 """Job meta of a plain job that asks to be a gang."""
 GPU_VENDOR, GPU_TYPE = "nvidia", "gpu"
 _ON_NODES, _ANY_OF = "${node.unique.id}", "set_contains_any"
+_NOWHERE = "none"
+"""No node's ID."""
 _CPU_LEAST, _MEMORY_LEAST_MB = 1, 10
 """Nomad takes no task that asks for less."""
 _DISK_MB = 300
@@ -90,38 +92,35 @@ def build(reservation: str, seats: tuple[Seat, ...], terms: Terms) -> Document:
         "Priority": terms.priority,
         "AllAtOnce": True,
         "Meta": {META_RUN: run.name, META_WORKSPACE: run.workspace},
-        "TaskGroups": [_group(seats, terms)],
+        "TaskGroups": [_group(name, alike, terms) for name, alike in _by_size(seats).items()],
     }
 
 
 def machine_ids(document: Mapping[str, Any]) -> tuple[str, ...]:
     """The nodes that the job may be placed on."""
-    for constraint in document["TaskGroups"][0].get("Constraints") or ():
-        if constraint.get("LTarget") == _ON_NODES:
-            return tuple(constraint["RTarget"].split(","))
-    return ()
+    return tuple(node for group in document["TaskGroups"] for node in _list_of(group)["RTarget"].split(","))
 
 
 def swapped(job: Job, *, out: str, into: str | None = None) -> Document | None:
     """
-    The job with node *out* taken off its list, and *into* put on it; None when it is off it already.
+    The job with node *out* taken off its list, and *into* put in its place; None when it is off it already.
 
     Nothing but the list changes and the count stays, so the other members are updated in place and keep running.
     """
-    listed = machine_ids(job.document)
-    if out not in listed:
-        return None
-    kept = [*(node for node in listed if node != out), *([into] if into else [])]
     document = copy.deepcopy(job.document)
-    for constraint in document["TaskGroups"][0]["Constraints"]:
-        if constraint.get("LTarget") == _ON_NODES:
-            constraint["RTarget"] = ",".join(kept) or "none"
-    return document
+    for group in document["TaskGroups"]:
+        on_nodes = _list_of(group)
+        listed = on_nodes["RTarget"].split(",")
+        if out in listed:
+            kept = [*(node for node in listed if node != out), *([into] if into else [])]
+            on_nodes["RTarget"] = ",".join(kept) or _NOWHERE
+            return document
+    return None
 
 
 def limit_in(job: Job) -> float | None:
     """The disconnect limit that Nomad has kept of the job's, in seconds; None when it has dropped it."""
-    group = job.document["TaskGroups"][0]
+    group = job.document["TaskGroups"][0]  # every group of a job has the same
     kept = (group.get("Disconnect") or {}).get("LostAfter") or group.get("MaxClientDisconnect")
     return kept / _NS if kept else None
 
@@ -129,9 +128,24 @@ def limit_in(job: Job) -> float | None:
 # Its parts -----------------------------------------------------------------------------------------------------------
 
 
-def _group(seats: tuple[Seat, ...], terms: Terms) -> Document:
+def _by_size(seats: tuple[Seat, ...]) -> dict[str, tuple[Seat, ...]]:
+    """One task group for workers of one size, by its name: a group has one size for all."""
+    sizes: dict[tuple[float, int, int], list[Seat]] = {}
+    for seat in seats:
+        request = seat.request
+        sizes.setdefault((request.cpu_cores, request.memory_bytes, len(request.gpus)), []).append(seat)
+    return {GROUP if not i else f"{GROUP}-{i + 1}": tuple(alike) for i, alike in enumerate(sizes.values())}
+
+
+def _list_of(group: Document) -> Document:
+    """The constraint that lists the group's nodes."""
+    found: Document = next(c for c in group["Constraints"] if c.get("LTarget") == _ON_NODES)
+    return found
+
+
+def _group(name: str, seats: tuple[Seat, ...], terms: Terms) -> Document:
     return {
-        "Name": GROUP,
+        "Name": name,
         "Count": len(seats),
         "Constraints": [
             {"Operand": "distinct_hosts", "RTarget": "true"},
