@@ -25,8 +25,8 @@ from astra_gang.engines.nomad.refusals import Call, Need, refusal
 
 _log = logging.getLogger(__name__)
 
-PATIENCE_S = 20.0
-"""How long a read is asked again. An election takes a few seconds."""
+PATIENCE_S = 15.0
+"""All pauses between tries of one read. An election takes a few seconds."""
 ANSWER_S = 10.0
 """For an answer that Nomad does not hold back."""
 _CONNECT_S = 5.0
@@ -134,17 +134,13 @@ class Transport:
         if index:
             asked |= {"index": str(index), "wait": f"{wait_s:g}s"}
         within_s = ANSWER_S + (wait_s + wait_s / _JITTER if index else 0.0)
-        pauses = _pauses()
-        until = asyncio.get_running_loop().time() + self._patience_s
-        while True:
+        for pause_s in _pauses(self._patience_s):
             try:
                 return await self.ask("GET", path, what, need, namespace=namespace, query=asked, within_s=within_s)
             except Unavailable as error:
-                pause_s = next(pauses)
-                if asyncio.get_running_loop().time() + pause_s >= until:
-                    raise
                 _log.info("nomad_asked_again what=%r reason=%r", what, str(error))
             await asyncio.sleep(pause_s)
+        return await self.ask("GET", path, what, need, namespace=namespace, query=asked, within_s=within_s)
 
     async def ask(
         self,
@@ -216,8 +212,10 @@ def _index(answer: aiohttp.ClientResponse) -> int:
     return int(text) if text.isdecimal() else 0
 
 
-def _pauses() -> Iterator[float]:
-    pause_s = 0.1
-    while True:
+def _pauses(patience_s: float) -> Iterator[float]:
+    """Growing, and together about *patience_s*."""
+    pause_s, spent_s = 0.1, 0.0
+    while spent_s + pause_s <= patience_s:
         yield pause_s
+        spent_s += pause_s
         pause_s = min(pause_s * 2, 2.0)

@@ -71,6 +71,8 @@ class Wakes:
         self._heard = heard
         self._namespaces = namespaces
         self._first_line_s = first_line_s
+        self._lines = 0
+        """Of the stream that is followed."""
         self.trouble: str | None = None
         """A sentence while there is no stream; everything is then looked at by the clock only."""
 
@@ -78,14 +80,14 @@ class Wakes:
         """For ever."""
         pause_s = _AGAIN_FIRST_S
         while True:
-            started = asyncio.get_running_loop().time()
+            self._lines = 0
             try:
                 await self._follow()
             except AstraError as error:
                 if str(error) != self.trouble:
                     self.trouble = str(error)
                     _log.warning("no_event_stream reason=%r", self.trouble)
-            if asyncio.get_running_loop().time() - started > SILENCE_S:
+            if self._lines > 1:
                 pause_s = _AGAIN_FIRST_S
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, _AGAIN_MAX_S)
@@ -123,6 +125,7 @@ class Wakes:
         self._heard(EVERYTHING)
         line: bytes | None = first
         while line is not None:
+            self._lines += 1
             for wake in wakes(line):
                 if self._namespaces is None or wake.namespace in self._namespaces or wake.topic == "Node":
                     self._heard(wake)
