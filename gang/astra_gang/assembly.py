@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -13,15 +13,15 @@ from aiohttp import web
 from astra_gang.api import Api
 from astra_gang.clock import Clock
 from astra_gang.config import Config
-from astra_gang.engines.agent_socket import AgentSocket
-from astra_gang.engines.embedded import EmbeddedEngine
+from astra_gang.engine import Engine
 from astra_gang.follow import Follow
+from astra_gang.footing import Footing, Ground
 from astra_gang.intake import Intake
 from astra_gang.ledger import Ledger
 from astra_gang.link import Links
 from astra_gang.loop import Loop, Settings
 from astra_gang.roster import Roster
-from astra_gang.store import Loaded, Store
+from astra_gang.store import Loaded
 from astra_gang.streams import Streams
 from astra_gang.tokens import Token
 
@@ -33,20 +33,23 @@ _LINE_MAX = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    engine: EmbeddedEngine
+    ground: Ground
     loop: Loop
     links: Links
     app: web.Application
-    doors: Mapping[str, AgentSocket]
+
+    @property
+    def engine(self) -> Engine:
+        return self.ground.engine
 
 
-def assemble(
-    config: Config, *, clock: Clock, store: Store, loaded: Loaded, term: int, operator: Token, agent: Token
+async def assemble(
+    config: Config, *, clock: Clock, footing: Footing, loaded: Loaded, term: int, operator: Token, agent: Token
 ) -> Parts:
     """Nothing runs yet."""
-    doors = {name: AgentSocket(name, path) for name, path in (config.agents or {}).items()}
     roster = Roster(clock)
-    engine = EmbeddedEngine(store=store, clock=clock, roster=roster, doors=doors, book=loaded.book)
+    ground = await footing.engine(clock=clock, roster=roster, loaded=loaded, term=term)
+    engine, store = ground.engine, footing.store
     loop = Loop(
         clock=clock,
         store=store,
@@ -54,10 +57,12 @@ def assemble(
         roster=roster,
         ledger=Ledger(loaded.runs, loaded.last_event),
         settings=Settings(term, config.disconnect_limit_s, config.lost_margin_s, config.runs_kept),
-        machines=doors,
+        machines=ground.expected,
     )
     limit_s = config.disconnect_limit_s
-    links = Links(inbox=loop, roster=roster, token=agent, term=term, disconnect_limit_s=limit_s, machines=doors)
+    links = Links(
+        inbox=loop, roster=roster, token=agent, term=term, disconnect_limit_s=limit_s, machines=ground.allowed
+    )
     streams = Streams(links, agent)
     api = Api(
         clock=clock,
@@ -66,26 +71,23 @@ def assemble(
         intake=Intake(clock=clock, engine=engine, loop=loop, drives=config.drives, settings=config.policy),
         follow=Follow(clock=clock, store=store, loop=loop, streams=streams),
         workspaces=config.workspaces,
-        machines=doors,
+        machines=ground.expected,
         term=term,
     )
-    return Parts(engine, loop, links, api.application(links, streams, operator), doors)
+    return Parts(ground, loop, links, api.application(links, streams, operator))
 
 
 @contextlib.asynccontextmanager
 async def serving(parts: Parts, sockets: Sequence[socket.socket]) -> AsyncIterator[None]:
     """The coordinator runs inside the block. What breaks one part ends them all, and the block."""
-    async with contextlib.AsyncExitStack() as stack:
-        for door in parts.doors.values():
-            stack.push_async_callback(door.close)
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(parts.engine.run()), group.create_task(parts.loop.run(parts.links))]
-            try:
-                async with _served(parts, sockets):
-                    yield
-            finally:
-                for task in tasks:
-                    task.cancel()
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(parts.ground.run(parts.links)), group.create_task(parts.loop.run(parts.links))]
+        try:
+            async with _served(parts, sockets):
+                yield
+        finally:
+            for task in tasks:
+                task.cancel()
 
 
 @contextlib.asynccontextmanager

@@ -18,6 +18,7 @@ from astra_agent.errors import NotFound
 from astra_gang.assembly import Parts, assemble, serving
 from astra_gang.config import Config
 from astra_gang.core import Phase, Policy
+from astra_gang.footing import EmbeddedFooting
 from astra_gang.store import RunRecord
 from astra_gang.tokens import Token
 from tests.fakes.agent import FakeAgent
@@ -87,10 +88,10 @@ class FakeCluster:
         with listening, suppress(Killed):
             try:
                 term = await self.store.begin_term()
-                self.parts = assemble(
+                self.parts = await assemble(
                     self.config,
                     clock=self.clock,
-                    store=self.store,
+                    footing=EmbeddedFooting(self.store, self.config.agents or {}),
                     loaded=await self.store.load(),
                     term=term,
                     operator=Token("operator", OPERATOR),
