@@ -21,9 +21,8 @@ class LinkedAgents:
         if agent is None or not agent.is_up:
             return False
         assert isinstance(directive, wire.Finish)
-        if directive.slot in agent.slots or directive.slot in agent.finished:
-            agent.finished.setdefault(directive.slot, (directive.code, directive.reason))
-        if directive.slot not in agent.lingering:
-            agent.slots.pop(directive.slot, None)
+        if directive.slot in agent.slots:
+            agent.finish(directive.slot, directive.code, directive.reason)
+        if directive.slot not in agent.slots:
             self._roster().slot_gone(machine, directive.slot)
         return True

@@ -10,6 +10,7 @@ from typing import Any
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "nomad"
 VERSIONS = ("1.6.5", "2.0.5")
+NEWEST = VERSIONS[-1]
 
 
 @cache

@@ -35,8 +35,8 @@ HAND_OVER_S = 60.0
 """From the registration of a job until every agent has its slot: about 1 s where all is well."""
 LOOK_S = 30.0
 """How often nodes and jobs are looked at when nothing wakes us."""
-_SETTLE_S = 0.05
-"""Of a burst of events the first is enough."""
+_SETTLE_S = 0.5
+"""Every report of a client is an event of its whole node: of a burst the first is enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,13 +149,15 @@ class NomadEngine:
     async def _look_around(self) -> None:
         """Nodes that were drained, jobs that nobody has any more; woken by events, and now and then by the clock."""
         while True:
+            before = self._cluster
             try:
                 await self._refresh()
                 self._tell_drained()
                 await self._stop_strays()
             except AstraError as error:
                 _log.warning("not_looked reason=%r", str(error))
-            self._roster.announce()
+            if self._cluster != before:
+                self._roster.announce()
             try:
                 async with asyncio.timeout(self._look_s):
                     await self._look.wait()
