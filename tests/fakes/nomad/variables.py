@@ -30,6 +30,8 @@ class FakeVariables:
         lock_lasts_s: From the last renewal until another may have the lock; a real one waits for twice its TTL.
         refusing: Status and text that every write gets, while set; None: none.
         lost_answers: So many writes happen, and their answers are lost.
+        deaf_after_loss: After a lost answer nobody is answered any more, as long as it is set.
+        writes_left: So many more writes happen; then nobody is answered. None: no such limit.
     """
 
     def __init__(self, nomad: FakeNomad) -> None:
@@ -38,7 +40,9 @@ class FakeVariables:
         self.lock_lasts_s = 0.3
         self.refusing: tuple[int, str] | None = None
         self.lost_answers = 0
-        self.writes = 0
+        self.deaf_after_loss = False
+        self.writes_left: int | None = None
+        self._deaf = False
 
     @property
     def paths(self) -> list[str]:
@@ -57,6 +61,7 @@ class FakeVariables:
 
     async def get(self, request: web.Request) -> web.Response:
         path = request.match_info["path"]
+        self._answer(request)
         if path not in self._kept:
             status, text = recorded.refusal(self._nomad.version, "var-404")
             return web.Response(status=status, text=text, headers=self._index())
@@ -64,6 +69,9 @@ class FakeVariables:
 
     async def put(self, request: web.Request) -> web.Response:
         path, asked = request.match_info["path"], await request.json()
+        self._answer(request)
+        if self.writes_left is not None:
+            self.writes_left -= 1
         if self.refusing is not None:
             status, text = self.refusing
             return web.Response(status=status, text=text)
@@ -79,11 +87,10 @@ class FakeVariables:
         if "cas" in request.query and int(request.query["cas"]) != (known.modify_index if known else 0):
             return self._conflict(path)
         self._write(path, items)
-        self.writes += 1
         if self.lost_answers:
             self.lost_answers -= 1
-            assert request.transport is not None
-            request.transport.close()
+            self._deaf = self.deaf_after_loss
+            _hang_up(request)
         return web.json_response(self._body(path), headers=self._index())
 
     async def delete(self, request: web.Request) -> web.Response:
@@ -134,6 +141,13 @@ class FakeVariables:
             kept.expiry.cancel()
         kept.lock = kept.expiry = None
 
+    def _answer(self, request: web.Request) -> None:
+        """Or not, when nobody is to be answered."""
+        self._deaf = self._deaf and self.deaf_after_loss
+        if self._deaf or self.writes_left == 0:
+            _hang_up(request)
+            raise web.HTTPServiceUnavailable
+
     # Answers ---------------------------------------------------------------------------------------------------------
 
     def _write(self, path: str, items: dict[str, str]) -> None:
@@ -164,3 +178,8 @@ class FakeVariables:
 
     def _index(self) -> dict[str, str]:
         return {"X-Nomad-Index": str(self._nomad.index)}
+
+
+def _hang_up(request: web.Request) -> None:
+    if request.transport is not None:
+        request.transport.close()

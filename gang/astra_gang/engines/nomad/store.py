@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Awaitable, Iterable
 from dataclasses import replace
 from typing import TypeVar
@@ -68,6 +69,8 @@ class NomadStore:
         self._head = Head()
         self._head_kept = NONE
         self._written = 0
+        self._nonce = secrets.token_hex(4)
+        """Two coordinators that begin a term at the same moment name their writings differently."""
         self._kept: dict[str, Kept] = {}
         self._contents = Contents()
         self._tails: dict[str, tuple[RunEvent, ...]] = {}
@@ -165,7 +168,7 @@ class NomadStore:
 
     async def _put(self, path: str, text: str | None) -> None:
         before = self._kept.pop(path, None) or await self._shelf.read(self._at(path))
-        written = f"{self._head.term}-{self._written}"
+        written = self._name(self._head.term, self._written)
         try:
             await self._put_over(before, path, text, written)
         except Conflict:
@@ -208,7 +211,7 @@ class NomadStore:
 
     async def _put_head(self, head: Head, before: Kept) -> Kept:
         text = HEADS.dump_json(head).decode()
-        return await self._shelf.write(self._at(HEAD), text, before, f"{head.term}-{head.written}")
+        return await self._shelf.write(self._at(HEAD), text, before, self._name(head.term, head.written))
 
     async def _still_ours(self) -> Head:
         """
@@ -277,6 +280,9 @@ class NomadStore:
                 f"variable {self._at(path)} can't be read ({where}: {first['msg']}): "
                 "it was written by another version, or by hand"
             ) from error
+
+    def _name(self, term: int, written: int) -> str:
+        return f"{term}-{written}-{self._nonce}"
 
     def _at(self, path: str) -> str:
         return f"{self._prefix}/{path}"
