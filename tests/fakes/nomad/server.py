@@ -33,6 +33,16 @@ class NomadServer:
         self.down = False
         self.url = ""
         self.tokens: set[str] | None = None
+        self._lost: dict[str, int] = {}
+
+    def lose_answers_to(self, call: str, number: int) -> None:
+        """The next ones of this method and path happen, and are not answered."""
+        self._lost[call] = number
+
+    def break_stream(self, how: str) -> None:
+        """Streams that are open end, new ones behave like this."""
+        self.stream = how
+        self.nomad.bump("Node", "none")
 
     @asynccontextmanager
     async def serving(self, port: int = 0) -> AsyncIterator[str]:
@@ -77,7 +87,13 @@ class NomadServer:
         if self.nomad.broken:
             status, text = self.nomad.broken.pop(0)
             return web.Response(status=status, text=text)
-        return await handler(request)
+        answer = await handler(request)
+        call = f"{request.method} {request.path}"
+        if self._lost.get(call, 0):
+            self._lost[call] -= 1
+            assert request.transport is not None
+            request.transport.close()
+        return answer
 
     def _allowed(self, capability: str, handler: Handler) -> Handler:
         async def checked(request: web.Request) -> web.StreamResponse:

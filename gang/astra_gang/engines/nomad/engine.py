@@ -180,7 +180,7 @@ class NomadEngine:
             async with asyncio.timeout(self._hand_over_s):
                 ended = await _unless(cut_short, self._bring_to_life(reservation, seats, waiting))
         except TimeoutError as error:
-            raise Unavailable(f"{waiting.on} in {self._hand_over_s:g} s") from error
+            raise Unavailable(waiting.over(self._hand_over_s)) from error
         except InvalidRequest as error:
             raise NoCapacity(str(error)) from error
         finally:
@@ -202,7 +202,7 @@ class NomadEngine:
         key = JobKey(document["Namespace"], document["ID"])
         async with self._busy[key]:
             # Its last word is waited for whatever happens: a job that comes to life late would outlive its stop.
-            registering = asyncio.ensure_future(placing.register(self._api, document))
+            registering = asyncio.ensure_future(placing.register(self._api, document, waiting))
             try:
                 job = await asyncio.shield(registering)
             except asyncio.CancelledError:

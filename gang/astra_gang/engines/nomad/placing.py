@@ -20,7 +20,24 @@ from astra_gang.engines.nomad.whole import Partial, Whole, failure, has_started,
 _log = logging.getLogger(__name__)
 
 
-async def register(api: NomadApi, document: Document) -> Job:
+class Waiting:
+    """
+    What is waited for, so that who stops waiting can say it.
+
+    Attributes:
+        on: What has not happened yet, as the beginning of a sentence.
+        trouble: A sentence, while Nomad refuses or does not answer.
+    """
+
+    def __init__(self) -> None:
+        self.on = "Nomad has not placed it"
+        self.trouble = ""
+
+    def over(self, seconds: float) -> str:
+        return self.trouble or f"{self.on} in {seconds:g} s"
+
+
+async def register(api: NomadApi, document: Document, waiting: Waiting) -> Job:
     """
     The job as Nomad keeps it, registered now or before. Asks for as long as Nomad does not answer.
 
@@ -37,9 +54,11 @@ async def register(api: NomadApi, document: Document) -> Job:
         except InvalidRequest as error:
             raise NoCapacity(str(error)) from error
         except Unavailable as error:
-            _log.warning("job_not_registered job=%s reason=%r", name, str(error))
+            waiting.trouble = str(error)
+            _log.warning("job_not_registered job=%s reason=%r", name, waiting.trouble)
         job = await api.job(name, namespace)
         if job is not None:
+            waiting.trouble = ""
             return _checked(job)
         await asyncio.sleep(pause_s)
     raise AssertionError("pauses never end")
@@ -86,12 +105,6 @@ async def accepted(api: NomadApi, job: Job, seats: tuple[Seat, ...], waiting: Wa
         first = next(iter(pending.values()))
         waiting.on = f"slot {first.request.slot} could not be handed to {first.node.machine}"
         index = allocations.index
-
-
-class Waiting:
-    """What is waited for, so that who stops waiting can say it."""
-
-    on = "Nomad has not placed it"
 
 
 def _is_taken(allocation: Allocation, seat: Seat) -> bool:

@@ -8,6 +8,7 @@ over. After every start and every gap everybody is woken once, since nobody know
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 from collections.abc import Callable, Collection
@@ -66,11 +67,13 @@ class Wakes:
         *,
         namespaces: Collection[str] | None = None,
         first_line_s: float = FIRST_LINE_S,
+        again_first_s: float = _AGAIN_FIRST_S,
     ) -> None:
         self._transport = transport
         self._heard = heard
         self._namespaces = namespaces
         self._first_line_s = first_line_s
+        self._again_first_s = again_first_s
         self._lines = 0
         """Of the stream that is followed."""
         self.trouble: str | None = None
@@ -78,7 +81,7 @@ class Wakes:
 
     async def run(self) -> None:
         """For ever."""
-        pause_s = _AGAIN_FIRST_S
+        pause_s = self._again_first_s
         while True:
             self._lines = 0
             try:
@@ -88,7 +91,7 @@ class Wakes:
                     self.trouble = str(error)
                     _log.warning("no_event_stream reason=%r", self.trouble)
             if self._lines > 1:
-                pause_s = _AGAIN_FIRST_S
+                pause_s = self._again_first_s
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, _AGAIN_MAX_S)
 
@@ -113,14 +116,15 @@ class Wakes:
             call = Call("follow events", NODES, self._asked(), self._transport.access.called())
             raise refusal(call, answer.status, (await answer.content.read(1024)).decode(errors="replace"))
         lines = _Lines(answer.content)
-        try:
+        first: bytes | None = None
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._first_line_s):
                 first = await lines.next()
-        except TimeoutError as error:
+        if first is None:
             raise Unavailable(
                 f"Nomad refuses its event stream without a word (no line within {self._first_line_s:g} s): the token "
                 f"needs read-job in every namespace that it asks for, and {NODES.rule}"
-            ) from error
+            )
         self.trouble = None
         self._heard(EVERYTHING)
         line: bytes | None = first
