@@ -6,10 +6,16 @@ import asyncio
 import os
 import sys
 
-from bench import gang, idle, slots
+from bench import gang, idle, names, slots
 from bench.figure import record, table
 
-MEASUREMENTS = {"slots": slots.measure, "restart": gang.measure, "spread": gang.measure, "idle": idle.measure}
+MEASUREMENTS = {
+    "slots": slots.measure,
+    "restart": gang.measure,
+    "spread": gang.measure,
+    "idle": idle.measure,
+    "names": names.measure,
+}
 """By the name that ONLY takes; `spread` comes out of the rounds of `restart`."""
 
 

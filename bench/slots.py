@@ -112,7 +112,7 @@ async def _agent(folder: Path, containerd: PrivateContainerd, barrier: Barrier) 
     settings: dict[str, object] = {
         "name": "bench", "state_dir": str(state), "address": "127.0.0.1",
         "containerd_socket": str(containerd.socket), "containerd_namespace": "bench",
-        "runc_root": str(containerd.runc_root), "cgroup_parent": CGROUP,
+        "runc_root": str(containerd.runc_root), "cgroup_parent": CGROUP, "name_server": "",
         "coordinator": f"http://127.0.0.1:{barrier.port}", "token_file": str(token),
     }  # fmt: skip
     lines = [f"{name} = {json.dumps(value)}" for name, value in settings.items()]

@@ -15,13 +15,14 @@ from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
-from astra_agent import facts, host_files, plans
+from astra_agent import facts, host_files, plans, wire
 from astra_agent.attachment import attach
 from astra_agent.book import Book
 from astra_agent.config import AgentConfig
 from astra_agent.errors import AstraError, Conflict, HostFault, NotFound, Stale
 from astra_agent.lease import Lease
 from astra_agent.logs import Logs
+from astra_agent.names import Names, NoNames
 from astra_agent.network import SlotNetworks
 from astra_agent.outbox import Outbox
 from astra_agent.patience import Patience
@@ -42,6 +43,7 @@ from astra_agent.wire import (
     Start,
     Stop,
 )
+from astra_dns import resolv_conf
 
 log = logging.getLogger(__name__)
 
@@ -57,8 +59,9 @@ class Agent:
         facts_changed: Set when the machine's facts are not what they were.
     """
 
-    def __init__(self, config: AgentConfig, containers: Containers, images: Images) -> None:
+    def __init__(self, config: AgentConfig, containers: Containers, images: Images, names: Names | None = None) -> None:
         boot = facts.boot_id(config.boot_id_file)
+        texts = host_files.machine_resolv_confs()
         book = Book(config.state_dir)
         self.outbox = Outbox()
         self.facts_changed = asyncio.Event()
@@ -78,10 +81,12 @@ class Agent:
             holdings=Holdings(),
             logs=Logs(config.state_dir / "logs", config.log_max_bytes, config.log_keep_bytes),
             resolv_conf=host_files.resolv_conf(
-                host_files.machine_resolv_confs(),
+                texts,
                 loopback_reachable=config.slot_network == "host" and config.netns is None,
             ),
             hosts=host_files.machine_hosts(),
+            names=names or NoNames(),
+            search=next((found for text in texts if (found := resolv_conf.parse(text).search)), ()),
         )
         self._slots: dict[str, Slot] = {}
         self._group: asyncio.TaskGroup | None = None
@@ -95,9 +100,19 @@ class Agent:
                 self._tools.book.bury(slot, ending)
                 continue
             self._tools.holdings.restore(record)
+            self._restore_names(record)
             self._slots[record.request.slot] = self._new_slot(record)
         for slot in self._tools.book.unreadable:
             log.error("record_unreadable slot=%s", slot)
+
+    def _restore_names(self, record: SlotRecord) -> None:
+        slot, workspace = record.request.slot, record.request.run.workspace
+        if record.prepared is not None:
+            netns = self._tools.networks.netns(slot)
+            self._tools.names.restore(slot, workspace, netns, record.prepared.name_server)
+        for attempt in record.attempts:
+            if attempt.names is not None:
+                self._tools.names.publish(slot, attempt.names)
 
     # Its life -----------------------------------------------------------------------------------------------------
 
@@ -240,6 +255,15 @@ class Agent:
             return Refused(slot=directive.slot, reason=str(error))
         return None
 
+    def learn(self, names: wire.Names) -> None:
+        """Of other runs in the workspaces that have slots here. What an older term says changes nothing."""
+        try:
+            self._obey_term(names.term)
+        except (Stale, HostFault) as error:
+            log.warning("names_refused reason=%s", error)
+        else:
+            self._tools.names.learn(names)
+
     def acknowledged(self, seq: int) -> None:
         """The coordinator has every report up to *seq*."""
         for status in self.outbox.acknowledge(seq):
@@ -273,6 +297,10 @@ class Agent:
 
     def _undying(self) -> str | None:
         return next((slot.stuck for slot in self._slots.values() if slot.stuck), None)
+
+    @property
+    def names(self) -> Names:
+        return self._tools.names
 
     @property
     def logs(self) -> Logs:

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 import shutil
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -152,6 +153,7 @@ class Attempt:
             raise HostFault(f"the container of attempt {self.number} is not in the network {plan.netns}")
         self.waits = found.state == "created"
         if not self._record.armed:
+            await self._tools.names.settled()
             await self._note(armed=True)
             log.info("attempt_armed %s", self._names)
 
@@ -168,7 +170,7 @@ class Attempt:
         self.stopping = True
         self._keeper.publish()
         if self._record.start_begun:
-            await self._tools.patience.call(self._containers.terminate, self._id)
+            await self._containers.terminate(self._id)
             await self._until(lambda: self._has_ended, self._stop_deadline)
             self._killed = not self._has_ended and self._record.stop is not None and self._record.stop.grace_s > 0
         await self._end_processes()
@@ -177,9 +179,9 @@ class Attempt:
         """No process of it is left when this returns, and its end is known; past the bound it says who does not die."""
         first_kill_s = last_kill_s = None
         pause_s = _LOOK_FIRST_S
-        while (left := await self._processes()) or not self._has_ended:
+        while (left := await self._containers.processes(self._id)) or not self._has_ended:
             if last_kill_s is None or now() - last_kill_s >= _KILL_AGAIN_S:
-                await self._tools.patience.call(self._containers.kill, self._id)
+                await self._containers.kill(self._id)
                 last_kill_s = now()
                 first_kill_s = last_kill_s if first_kill_s is None else first_kill_s
             elif left and first_kill_s is not None and now() - first_kill_s >= self._tools.config.stuck_after_s:
@@ -195,7 +197,7 @@ class Attempt:
         """Take away what is left of an attempt that could not be armed or started."""
         said = ""
         while True:
-            left = await self._processes()
+            left = await self._containers.processes(self._id)
             try:
                 await self._tools.patience.call(self._containers.remove, self._id)
             except AstraError as error:
@@ -260,18 +262,16 @@ class Attempt:
         self.waits = False
         self._woken.set()
 
-    async def _processes(self) -> tuple[int, ...]:
-        return await self._tools.patience.call(self._containers.processes, self._id)
-
     async def _ask(
         self, ask: Callable[Arguments, Awaitable[None]], *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> bool:
         """Ask the runtime until it answers; False when a stop is wanted first. A call under way is never cut short."""
         while not self._stop_wanted:
+            asked_s = time.monotonic()
             try:
                 await ask(*args, **kwargs)
             except (Unavailable, DeadlineExceeded) as error:
-                self._tools.patience.unanswered(error)
+                self._tools.patience.unanswered(error, asked_s)
             else:
                 self._tools.patience.answered()
                 return True

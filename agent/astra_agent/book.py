@@ -1,8 +1,12 @@
 """
 The agent's records as files: one per slot, tombstones of ended ones, its own terms and epochs.
 
-Every write is one small file, written beside, synced and renamed, on the event loop's own thread: the order "recorded
-before done" is then the order of the code, and nothing can be cancelled between a record and its memory.
+Every write is one small file, written beside and renamed, on the event loop's own thread: the order "recorded before
+done" is then the order of the code, and nothing can be cancelled between a record and its memory.
+
+A slot's record outlives the agent, not the machine: what ran is gone after a boot, and so the record is dropped then.
+It is therefore not synced to the disk, which would cost every step of a start some milliseconds. What must outlive the
+machine is: terms, epochs and tombstones.
 """
 
 from __future__ import annotations
@@ -45,6 +49,8 @@ class Book:
             before = AgentRecord()
         except (OSError, ValidationError) as error:
             raise HostFault(f"{path} can't be read: {error}; restore it, or remove {self.state_dir} whole") from error
+        if before.boot != boot:
+            self._drop_torn()
         record = replace(before, boot=boot, epoch=before.epoch + 1)
         self.save_agent(record)
         return record
@@ -62,8 +68,8 @@ class Book:
         return tuple(records)
 
     def save(self, record: SlotRecord) -> None:
-        """Durable when it returns. Raises: HostFault, and the old record stands."""
-        self._write(self._slots / f"{record.request.slot}.json", _SLOT.dump_json(record))
+        """It outlives the agent when it returns. Raises: HostFault, and the old record stands."""
+        self._write(self._slots / f"{record.request.slot}.json", _SLOT.dump_json(record), synced=False)
 
     def bury(self, slot: str, ending: Ending) -> None:
         """The slot's record makes room for its tombstone. Idempotent; works for a slot that was never there."""
@@ -80,9 +86,16 @@ class Book:
         except (OSError, ValidationError):
             return Ending(code=1, reason="its tombstone can't be read")
 
-    def _write(self, path: Path, data: bytes) -> None:
+    def _drop_torn(self) -> None:
+        """What a crash of the machine left of records that were being written: nothing of theirs runs any more."""
+        self.load()
+        for slot in self.unreadable:
+            (self._slots / f"{slot}.json").unlink(missing_ok=True)
+        self.unreadable.clear()
+
+    def _write(self, path: Path, data: bytes, *, synced: bool = True) -> None:
         try:
-            write_durably(path, data)
+            replace_file(path, data, synced=synced)
         except HostFault as error:
             self.fault = str(error)
             raise
@@ -103,16 +116,26 @@ class Book:
         return self.state_dir / "ended"
 
 
-def write_durably(path: Path, data: bytes) -> None:
-    """Replace *path* by *data*: after a crash it holds the old or the new, whole. Raises: HostFault."""
+def replace_file(path: Path, data: bytes, *, synced: bool) -> None:
+    """
+    Replace *path* by *data*: whoever reads it, also after the death of this process, finds the old or the new, whole.
+
+    Args:
+        synced: Also after a crash of the machine.
+    Raises:
+        HostFault: It can't be written; the old file stands.
+    """
     beside = path.with_suffix(".new")
     try:
         beside.touch(mode=0o600)
         with beside.open("wb") as file:
             file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+            if synced:
+                file.flush()
+                os.fsync(file.fileno())
         beside.replace(path)
+        if not synced:
+            return
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(folder)

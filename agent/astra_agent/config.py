@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from astra_agent.errors import InvalidRequest
+from astra_dns import names
 
 MIB = 1024**2
 GIB = 1024**3
@@ -53,6 +54,15 @@ class AgentConfig:
     """The network namespace that is this machine's network; none: the agent's own."""
     slot_network: Literal["host", "own"] = "host"
     own_network: OwnNetwork | None = None
+    name_server: str = "169.254.53.53"
+    """
+    Where containers ask for names: given to `lo` of every network namespace with a slot in it. On the machine's own
+    network each workspace has an address of its own, from this one up. Empty: no name server.
+    """
+    zone: str = "astra.internal"
+    """Under which `<worker>.<workspace>` has its full name; one that no server outside answers for."""
+    upstreams: tuple[str, ...] = ()
+    """Asked for all other names; empty: the machine's own servers, from its resolv.conf."""
     cgroup_parent: str = "/astraeus"
     """Absolute in the cgroup hierarchy; each container gets a group of its own below it."""
     runc_root: Path | None = None
@@ -96,6 +106,7 @@ class AgentConfig:
         _check_address("address", self.address)
         if not self.cgroup_parent.startswith("/"):
             raise _wrong("cgroup_parent", self.cgroup_parent, "an absolute path such as /astraeus")
+        self._check_names()
         if self.coordinator and not self.coordinator.startswith(("http://", "https://")):
             raise _wrong("coordinator", self.coordinator, "a URL such as http://10.0.0.1:7411")
         if self.slot_network not in ("host", "own"):
@@ -105,6 +116,18 @@ class AgentConfig:
                 raise _wrong(name, getattr(self, name), "more than 0")
         self._check_paths()
         self._check_own_network()
+
+    def _check_names(self) -> None:
+        if self.name_server:
+            _check_address("name_server", self.name_server)
+            if ipaddress.ip_address(self.name_server).version != 4:
+                raise _wrong("name_server", self.name_server, "an IPv4 address such as 169.254.53.53, or nothing")
+        for upstream in self.upstreams:
+            _check_address("upstreams", upstream)
+        try:
+            names.absolute(self.zone)
+        except ValueError as error:
+            raise _wrong("zone", self.zone, "a domain name such as astra.internal") from error
 
     def _check_paths(self) -> None:
         for item in fields(self):

@@ -17,6 +17,7 @@ from astra_agent.errors import HostFault, InvalidRequest
 from astra_agent.lease import LeaseKeeper
 from astra_agent.link import Link
 from astra_agent.local_api import LocalApi
+from astra_agent.name_server import NameServer
 from astra_agent.runtime import Containers, Images
 
 log = logging.getLogger(__name__)
@@ -31,9 +32,12 @@ async def serve(config: AgentConfig, containers: Containers, images: Images, sto
         HostFault: this machine can't serve.
     """
     with locked(config.state_dir):
-        agent = Agent(config, containers, images)
+        name_server = NameServer(config) if config.name_server else None
+        agent = Agent(config, containers, images, name_server)
         async with Dialer(config) as dialer, LocalApi(agent).serve(config.socket), asyncio.TaskGroup() as group:
             tasks = [group.create_task(agent.run(), name="agent")]
+            if name_server is not None:
+                tasks.append(group.create_task(name_server.run(), name="names"))
             if config.coordinator:
                 lease = LeaseKeeper(config.state_dir / "lease.json", agent.boot)
                 tasks.append(group.create_task(Link(agent, dialer, lease).run(), name="link"))

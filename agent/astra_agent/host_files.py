@@ -18,6 +18,9 @@ _LOCALHOST = (
     "ff02::1 ip6-allnodes",
     "ff02::2 ip6-allrouters",
 )
+_SEARCH_MAX = 6
+_SEARCH_BYTES = 255
+"""Of musl and of glibc before 2.26."""
 
 
 def hosts(worker: str, address: str, names: Mapping[str, str], machine_hosts: str = "") -> str:
@@ -65,6 +68,18 @@ def resolv_conf(texts: Sequence[str], *, loopback_reachable: bool) -> str:
         if "nameserver" in filtered:
             break
     return filtered
+
+
+def own_resolv_conf(server: str, search: Sequence[str]) -> str:
+    """
+    Our name server alone: musl asks all servers at once and believes the first, also when it says that there is no
+    such name. Search domains go as far as every C library reads.
+    """
+    kept: list[str] = []
+    for domain in search:
+        if len(kept) < _SEARCH_MAX and len(" ".join([*kept, domain])) <= _SEARCH_BYTES:
+            kept.append(domain)
+    return f"nameserver {server}\nsearch {' '.join(kept)}\noptions ndots:1 timeout:2 attempts:3\n"
 
 
 def _usable_lines(text: str, loopback_reachable: bool) -> Iterator[str]:

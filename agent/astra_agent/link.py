@@ -24,6 +24,7 @@ from astra_agent.wire import (
     Lease,
     LeaseAck,
     MachineFacts,
+    Names,
     OpenStream,
     ReportAck,
     ToAgent,
@@ -128,6 +129,8 @@ class _Session:
                 case DirectiveMessage(directive=directive):
                     if (answer := self._agent.obey(directive)) is not None:
                         await self._send(answer)
+                case Names() as names:
+                    self._agent.learn(names)
                 case ReportAck(seq=seq):
                     self._agent.acknowledged(seq)
                 case LeaseAck(n=n):

@@ -72,9 +72,10 @@ class LocalApi:
         try:
             runtime = await self._agent.containers.probe()
         except AstraError as error:
-            document: dict[str, object] = {"runtime": None, "findings": [str(error)]}
+            document: dict[str, object] = {"runtime": None, "findings": [str(error), *self._agent.names.findings()]}
         else:
-            document = {"runtime": dataclasses.asdict(runtime), "findings": list(runtime.findings)}
+            findings = [*runtime.findings, *self._agent.names.findings()]
+            document = {"runtime": dataclasses.asdict(runtime), "findings": findings}
         about = {"version": version("astraeus"), "protocol": PROTOCOL, "boot": self._agent.boot}
         return web.json_response(about | document)
 

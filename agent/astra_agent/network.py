@@ -44,6 +44,10 @@ class SlotNetworks:
     def _folder(self) -> Path:
         return self._config.state_dir / "netns"
 
+    def netns(self, slot: str) -> Path | None:
+        """The namespace that the slot's containers are in; None: the process's own."""
+        return self._config.netns if self._own is None else self.path(slot)
+
     async def set_up(self, slot: str, address: str) -> None:
         """Make the slot's network, anew when there is one. Raises: HostFault."""
         if self._own is None:
@@ -83,6 +87,19 @@ class SlotNetworks:
         code, output = await _run(_in(netns, "ip", "-batch", "-"), "\n".join(commands).encode())
         if code != 0:
             raise HostFault(f"the slot's network can't be made: {output.decode(errors='replace').strip()}")
+
+
+async def give_address(netns: Path | None, address: str) -> None:
+    """`lo` of the namespace has *address* and is up. Idempotent. Raises: HostFault."""
+    commands = f"address replace {address}/32 dev lo scope host\nlink set lo up"
+    code, output = await _run(_in(netns, "ip", "-batch", "-"), commands.encode())
+    if code != 0:
+        raise HostFault(f"lo can't have {address}: {output.decode(errors='replace').strip()}")
+
+
+async def take_address(netns: Path | None, address: str) -> None:
+    """`lo` of the namespace does not have *address* any more. Idempotent."""
+    await _run(_in(netns, "ip", "address", "delete", f"{address}/32", "dev", "lo"))
 
 
 def link_name(slot: str) -> str:

@@ -52,20 +52,25 @@ class Patience:
         """The answer, however long it takes: no answer means asking again. Whatever else is raised passes."""
         backoff_s = _BACKOFF_FIRST_S
         while True:
+            asked_s = time.monotonic()
             try:
                 result = await ask(*args, **kwargs)
             except (Unavailable, DeadlineExceeded) as error:
-                self.unanswered(error)
+                self.unanswered(error, asked_s)
             else:
                 self.answered()
                 return result
             await asyncio.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, _BACKOFF_MAX_S)
 
-    def unanswered(self, error: Exception) -> None:
+    def unanswered(self, error: Exception, asked_s: float) -> None:
+        """
+        Args:
+            asked_s: When it was asked, on `time.monotonic`: one that hangs has been away for the whole of its bound.
+        """
         if self._away_since is None:
             log.warning("runtime_away reason=%r", str(error))
-            self._away_since = time.monotonic()
+            self._away_since = asked_s
         away_s = time.monotonic() - self._away_since
         if away_s >= _UNNOTICED_S and away_s >= 2 * self._told_s:
             self._told_s = away_s

@@ -47,7 +47,8 @@ async def prepare(request: SlotRequest, tools: Tools, progress: Callable[[str], 
     progress("Setting up the network")
     address, port = await _hold(request.slot, tools)
     await tools.networks.set_up(request.slot, address)
-    return Prepared(image, args, working_dir, uid, gid, groups, address, port)
+    name_server = await tools.names.serve(request.slot, request.run.workspace, tools.networks.netns(request.slot))
+    return Prepared(image, args, working_dir, uid, gid, groups, address, port, name_server)
 
 
 def _check_drives(request: SlotRequest, mounts: tuple[BindMount, ...]) -> None:
@@ -78,10 +79,11 @@ async def _pull(request: SlotRequest, tools: Tools, progress: Callable[[str], No
 
 
 async def _runtime_answers(tools: Tools) -> bool:
+    asked_s = time.monotonic()
     try:
         await tools.containers.list()
     except (Unavailable, DeadlineExceeded) as error:
-        tools.patience.unanswered(error)
+        tools.patience.unanswered(error, asked_s)
         return False
     return True
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from astra_agent.runtime import PreparedImage
-from astra_agent.wire import Fault, SlotRequest
+from astra_agent.wire import Fault, RunNames, SlotRequest
 
 ENDED_ATTEMPTS_KEPT = 8
 
@@ -55,6 +55,7 @@ class AttemptRecord:
     number: int
     env: Mapping[str, str]
     hosts: Mapping[str, str]
+    names: RunNames | None = None
     armed: bool = False
     start_wanted: bool = False
     start_begun: bool = False
@@ -77,6 +78,8 @@ class Prepared:
     groups: tuple[int, ...]
     address: str
     port: int
+    name_server: str = ""
+    """The address that its containers ask for names; empty: the machine's own servers, and hosts files."""
 
 
 @dataclass(frozen=True, slots=True)

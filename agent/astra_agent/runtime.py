@@ -189,6 +189,8 @@ class Containers(Protocol):
         """
         Ask the container's processes to end: SIGTERM to each process that has a handler for it, closest to the first
         one, and to everything else that no such process looks after. Absent or stopped: nothing happens.
+
+        This, `kill` and `processes` are between this machine's kernel and us: the runtime may be away.
         """
         ...
 

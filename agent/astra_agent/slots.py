@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from astra_agent.attempts import Attempt
 from astra_agent.errors import AstraError, HostFault, InvalidRequest, Stale
 from astra_agent.lease import now
 from astra_agent.prepare import prepare
-from astra_agent.records import AttemptRecord, Ending, SlotRecord, StopWish
+from astra_agent.records import AttemptRecord, Ending, Prepared, SlotRecord, StopWish
 from astra_agent.runtime import ContainerPlan
 from astra_agent.status import Seen, slot_status
 from astra_agent.tools import Tools
@@ -107,9 +107,11 @@ class Slot:
             return
         if self.record.phase != "ready" or self.record.ending is not None:
             raise Stale(f"slot {self.id} is {self.status().phase}, not ready")
-        attempt = AttemptRecord(number, directive.env, directive.hosts)
+        attempt = AttemptRecord(number, directive.env, directive.hosts, directive.names)
         record = replace(self.record, term=directive.term, newest=number, detail="", fault=None)
         self.save(record.with_attempt(attempt))
+        if directive.names is not None:
+            self._tools.names.publish(self.id, directive.names)
         self._attempts[number] = Attempt(number, self, self._tools)
         self._attend(self._attempts[number])
 
@@ -250,6 +252,7 @@ class Slot:
         """Network, files and record go; the tombstone comes last, so that a crash before it cleans once more."""
         while True:
             try:
+                self._tools.names.withdraw(self.id)
                 await self._tools.networks.tear_down(self.id)
                 shutil.rmtree(self._tools.slot_folder(self.id), ignore_errors=True)
                 self._tools.book.bury(self.id, self.record.ending or Ending(code=1, reason=""))
@@ -276,16 +279,8 @@ class Slot:
         prepared, request = self.record.prepared, self.record.request
         if prepared is None:
             raise HostFault(f"slot {self.id} is not prepared")
-        machine_hosts = self._tools.hosts if request.image == "host" else ""
         files = self.files(attempt.number)
-        host_files.write(
-            files,
-            {
-                "hosts": host_files.hosts(request.worker, prepared.address, attempt.hosts, machine_hosts),
-                "resolv.conf": self._tools.resolv_conf,
-                "hostname": f"{request.worker}\n",
-            },
-        )
+        host_files.write(files, self._texts(prepared, attempt))
         return plans.container_plan(
             self._tools.config,
             self.record,
@@ -296,6 +291,25 @@ class Slot:
             log_path=self._tools.logs.path(self.id, attempt.number),
             files=files,
         )
+
+    def _texts(self, prepared: Prepared, attempt: AttemptRecord) -> dict[str, str]:
+        """
+        Peers are in the hosts file only where nobody answers for them: there they would stay what they were while the
+        name server has moved on.
+        """
+        request, tools = self.record.request, self._tools
+        machine_hosts = tools.hosts if request.image == "host" else ""
+        answered = prepared.name_server and attempt.names is not None
+        peers: Mapping[str, str] = {} if answered else attempt.hosts
+        resolv_conf = tools.resolv_conf
+        if prepared.name_server:
+            home = f"{request.run.workspace}.{tools.config.zone.removesuffix('.')}"
+            resolv_conf = host_files.own_resolv_conf(prepared.name_server, (home, *tools.search))
+        return {
+            "hosts": host_files.hosts(request.worker, prepared.address, peers, machine_hosts),
+            "resolv.conf": resolv_conf,
+            "hostname": f"{request.worker}\n",
+        }
 
     def files(self, attempt: int) -> Path:
         return self._tools.slot_folder(self.id) / f"a{attempt}"

@@ -10,6 +10,7 @@ from astra_agent.book import Book
 from astra_agent.config import AgentConfig
 from astra_agent.errors import Conflict
 from astra_agent.logs import Logs
+from astra_agent.names import Names
 from astra_agent.network import SlotNetworks
 from astra_agent.patience import Patience
 from astra_agent.records import SlotRecord
@@ -53,7 +54,8 @@ class Tools:
     Attributes:
         facts: What was found at start; *out_of_use* is not in it.
         boot: This boot's ID.
-        resolv_conf: Text for every container.
+        resolv_conf: Text for containers that ask the machine's own servers.
+        search: The machine's search domains.
         hosts: The machine's /etc/hosts, for the image that brings it along.
     """
 
@@ -67,7 +69,9 @@ class Tools:
     networks: SlotNetworks
     holdings: Holdings
     logs: Logs
+    names: Names
     resolv_conf: str
+    search: tuple[str, ...]
     hosts: str
 
     def slot_folder(self, slot: str) -> Path:

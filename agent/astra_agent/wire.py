@@ -188,6 +188,23 @@ class SlotStatus(Wire):
 # Link: coordinator to agent -----------------------------------------------------------------------------------------
 
 
+class RunNames(Wire):
+    """What the workers of a run are called now. Of two, the one of the higher *term*, then *version*, is the newer."""
+
+    workspace: str
+    run: str
+    addresses: dict[str, tuple[str, ...]]
+    """By worker's name; none while it has no address yet."""
+    leader: str = ""
+    """The worker that the run's own name stands for; empty while there is none."""
+    port: int = 0
+    """Where the leader listens."""
+    attempt: int = 0
+    world_size: int = 0
+    term: int = 0
+    version: int = 0
+
+
 class Arm(Wire):
     """Create attempt *attempt* in the slot and let it wait before its first instruction. Older ones may still run."""
 
@@ -197,7 +214,23 @@ class Arm(Wire):
     attempt: int
     env: dict[str, str]
     hosts: dict[str, str]
-    """Names to addresses, for the container's /etc/hosts."""
+    """Names to addresses, for the container's /etc/hosts where the machine has no name server."""
+    names: RunNames | None = None
+    """The attempt is armed only once the machine's name server answers for these; they are taken back with the slot."""
+
+
+class Names(Wire):
+    """
+    Runs of the workspaces that have slots on this machine. What is not spoken of stays as it is, unless *whole*. Names
+    that an Arm brought stay until its slot has ended, or newer ones come.
+    """
+
+    kind: Literal["names"] = "names"
+    term: int
+    whole: bool = False
+    runs: tuple[RunNames, ...] = ()
+    gone: tuple[tuple[str, str], ...] = ()
+    """Workspace and run of those that have ended."""
 
 
 class Start(Wire):
@@ -304,7 +337,7 @@ class ExecExit(Wire):
     error: str = ""
 
 
-ToAgent = Annotated[Welcome | LeaseAck | ReportAck | DirectiveMessage | OpenStream, Field(discriminator="kind")]
+ToAgent = Annotated[Welcome | LeaseAck | ReportAck | DirectiveMessage | Names | OpenStream, Field(discriminator="kind")]
 
 
 # Link: agent to coordinator -----------------------------------------------------------------------------------------

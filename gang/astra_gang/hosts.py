@@ -1,10 +1,12 @@
 """
-The names of a run's workers, for the hosts file of each: a name resolves before the program that may ask for it starts.
+The names of a run's workers, for the hosts file of each and for the name servers of their machines: a name resolves
+before the program that may ask for it starts.
 """
 
 from __future__ import annotations
 
-from astra_gang.core.state import RunState
+from astra_agent import wire
+from astra_gang.core.state import RunState, Worker
 
 
 def hosts(run: RunState) -> dict[str, str]:
@@ -22,3 +24,24 @@ def hosts(run: RunState) -> dict[str, str]:
             names[name] = worker.slot.address
             names[f"{name}.{run.workspace}"] = worker.slot.address
     return names
+
+
+def run_names(run: RunState, *, term: int, version: int) -> wire.RunNames:
+    """What name servers answer for the run: a worker without an address has its name, and no record."""
+    addresses = {worker.name: _addresses(worker) for worker in run.workers}
+    slot = run.leader.slot
+    return wire.RunNames(
+        workspace=run.workspace,
+        run=run.name,
+        addresses=addresses,
+        leader=run.leader.name if addresses[run.leader.name] else "",
+        port=slot.port or 0 if slot is not None else 0,
+        attempt=run.attempt,
+        world_size=len(run.workers),
+        term=term,
+        version=version,
+    )
+
+
+def _addresses(worker: Worker) -> tuple[str, ...]:
+    return () if worker.slot is None or worker.slot.address is None else (worker.slot.address,)

@@ -78,6 +78,10 @@ class Links:
         session = self._sessions.get(machine)
         return session is not None and session.send(wire.DirectiveMessage(directive=directive))
 
+    def tell(self, machine: str, names: wire.Names) -> bool:
+        session = self._sessions.get(machine)
+        return session is not None and session.send(names)
+
     def connected(self) -> tuple[str, ...]:
         """Names of the machines that have a link now."""
         return tuple(sorted(self._sessions))

@@ -9,6 +9,7 @@ clients are refused with the reason, everything else waits and the turn is made 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
@@ -22,6 +23,7 @@ from astra_gang.engine import Engine
 from astra_gang.ledger import Draft, Ledger
 from astra_gang.performer import Agents, Performer
 from astra_gang.planner import Planner
+from astra_gang.publisher import Publisher
 from astra_gang.roster import Roster
 from astra_gang.sightings import is_on, slot_seen, watched
 from astra_gang.store import Batch, RunRecord, Store
@@ -95,7 +97,12 @@ class Loop:
         self._cluster_changed = False
         self._watch = Watch(roster, settings.disconnect_limit_s, settings.lost_margin_s)
         self._read_at = clock.now()
-        self._performer = Performer(clock=clock, engine=engine, roster=roster, post=self.post, term=settings.term)
+        versions = itertools.count(1)
+        self._publisher = Publisher(settings.term, versions)
+        self._agents: Agents | None = None
+        self._performer = Performer(
+            clock=clock, engine=engine, roster=roster, post=self.post, term=settings.term, versions=versions
+        )
         self._planner = Planner(
             clock=clock, engine=engine, roster=roster, ledger=ledger, post_all=self.post_all, expected=machines
         )
@@ -174,6 +181,7 @@ class Loop:
 
     async def run(self, agents: Agents) -> None:
         """Until cancelled. Starts with what is outstanding: there is no other recovery."""
+        self._agents = agents
         async with asyncio.TaskGroup() as group:
             group.create_task(self._performer.run(agents))
             group.create_task(self._planner.run())
@@ -219,6 +227,8 @@ class Loop:
                 entries += self._take()
                 continue
             self._accept(batch)
+            if batch.runs:
+                self._publish()
             break
         for entry in entries:
             if not entry.recorded.done():
@@ -255,6 +265,10 @@ class Loop:
         uids += [uid for uid in self._performer.due(self._clock.now()) if uid not in uids]
         return [run for uid in uids if (run := self.ledger.get(uid)) is not None]
 
+    def _publish(self) -> None:
+        if self._agents is not None:
+            self._publisher.look((run.state for run in self.ledger.live()), self._agents.tell)
+
     def _act(self, runs: Iterable[RunRecord]) -> None:
         for run in runs:
             self._performer.look(run)
@@ -290,6 +304,8 @@ class Loop:
 
     def _performer_forgets(self, machine: str) -> None:
         self._performer.forget_tries(machine)
+        self._publisher.forget(machine)
+        self._publish()
         self._act(run for run in self.ledger.live() if is_on(run.state, machine))
 
     async def _record(self, apply: Callable[[Draft], None], client: bool = False) -> None:

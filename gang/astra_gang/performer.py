@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -33,7 +33,7 @@ from astra_gang.core import (
 )
 from astra_gang.engine import Engine
 from astra_gang.environment import environment
-from astra_gang.hosts import hosts
+from astra_gang.hosts import hosts, run_names
 from astra_gang.plan import offer
 from astra_gang.roster import Roster
 from astra_gang.store import RunRecord
@@ -52,6 +52,10 @@ class Agents(Protocol):
         """Hand it to the machine's link, in order; False when there is none now. Never waits."""
         ...
 
+    def tell(self, machine: str, names: wire.Names) -> bool:
+        """As `send`."""
+        ...
+
 
 @dataclass(slots=True)
 class _Tried:
@@ -65,14 +69,18 @@ class Performer:
     Args:
         post: Feeds an outcome back to the loop; returns once it is recorded.
         term: Of this coordinator; every directive carries it.
+        versions: Growing numbers for names: within a term, what is told later is newer.
     """
 
-    def __init__(self, *, clock: Clock, engine: Engine, roster: Roster, post: Post, term: int) -> None:
+    def __init__(
+        self, *, clock: Clock, engine: Engine, roster: Roster, post: Post, term: int, versions: Iterator[int]
+    ) -> None:
         self._clock = clock
         self._roster = roster
         self._engine = engine
         self._post = post
         self._term = term
+        self._versions = versions
         self._tried: dict[str, dict[Hashable, _Tried]] = {}
         self._lanes: dict[str, deque[tuple[RunRecord, Reserve | GiveBack]]] = {}
         self._in_flight: set[tuple[str, Hashable]] = set()
@@ -149,6 +157,7 @@ class Performer:
             attempt=decision.attempt,
             env=environment(run.state, run.spec, decision.rank, facts),
             hosts=hosts(run.state),
+            names=run_names(run.state, term=self._term, version=next(self._versions)),
         )
 
     def _send(self, state: RunState, machine: str, directive: wire.Arm | wire.Start | wire.Stop) -> None:

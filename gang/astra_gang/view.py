@@ -87,9 +87,9 @@ def _in_slot(state: RunState, worker: Worker, slot: Slot) -> tuple[str, str]:
     if slot.stuck is not None:
         return "Failed", slot.stuck
     if seen is not None and seen.state != "arming":
-        return _OF_ATTEMPT[seen.state], seen.detail
+        return _OF_ATTEMPT[seen.state], seen.detail or slot.detail
     if old_alive(worker):
-        return "Stopping", f"Attempt {worker.attempt - 1} is being stopped"
+        return "Stopping", ": ".join(filter(None, (f"Attempt {worker.attempt - 1} is being stopped", slot.detail)))
     word = _OF_PHASE.get(slot.phase, "Stopping")
     return word, WAITING_AT_BARRIER if word == "ReadyToStart" and not slot.detail else slot.detail
 

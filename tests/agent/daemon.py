@@ -28,6 +28,7 @@ class Daemon:
             "address": "10.83.0.3",
             "token_file": folder / "token",
             "log_check_s": 0.02,
+            "name_server": "",
         }
         self.config = AgentConfig(**(values | settings))
         self.containers = FakeContainers()

@@ -10,6 +10,7 @@ from typing import Any
 
 from astra_agent.agent import Agent
 from astra_agent.config import AgentConfig
+from astra_agent.names import Names
 from astra_agent.wire import Arm, AttemptStatus, Finish, RunRef, SlotRequest, SlotStatus, Start, Stop
 from tests.fakes.runtime import FakeContainers, FakeImages
 
@@ -57,7 +58,7 @@ class Machine:
         containers, images: The runtime, which outlives it.
     """
 
-    def __init__(self, folder: Path, **settings: Any) -> None:
+    def __init__(self, folder: Path, names: Names | None = None, **settings: Any) -> None:
         boot = folder / "boot_id"
         boot.write_text("boot-1\n")
         values: dict[str, Any] = {
@@ -71,11 +72,12 @@ class Machine:
         self.config = AgentConfig(**(values | settings))
         self.containers = FakeContainers()
         self.images = FakeImages()
+        self.names = names
         self._task: asyncio.Task[None] | None = None
         self.start()
 
     def start(self) -> None:
-        self.agent = Agent(self.config, self.containers, self.images)
+        self.agent = Agent(self.config, self.containers, self.images, self.names)
         self._task = asyncio.create_task(self.agent.run())
 
     async def crash(self) -> None:
@@ -132,8 +134,8 @@ class Machine:
 
 
 @contextlib.asynccontextmanager
-async def a_machine(folder: Path, **settings: Any) -> AsyncIterator[Machine]:
-    machine = Machine(folder, **settings)
+async def a_machine(folder: Path, names: Names | None = None, **settings: Any) -> AsyncIterator[Machine]:
+    machine = Machine(folder, names, **settings)
     try:
         yield machine
     finally:

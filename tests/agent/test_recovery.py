@@ -188,6 +188,18 @@ async def test_a_record_that_can_not_be_read_protects_its_container_and_is_said(
     assert container in machine.containers.names()
 
 
+async def test_a_record_that_a_crash_of_the_machine_has_torn_holds_nobody_up(machine: Machine, tmp_path: Path) -> None:
+    await machine.ready()
+    await machine.running()
+    await machine.crash()
+    (tmp_path / "state" / "records" / f"{SLOT}.json").write_text("")
+    machine.boot()
+    machine.start()
+    assert machine.agent.slots() == ()
+    assert machine.agent.facts().out_of_use is None
+    await machine.ready(request("other"))
+
+
 async def test_slots_of_an_earlier_boot_are_gone(machine: Machine) -> None:
     await machine.ready()
     await machine.running()

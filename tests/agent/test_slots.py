@@ -447,6 +447,19 @@ async def test_everything_waits_for_a_runtime_that_is_away_and_goes_on(machine: 
     assert machine.agent.facts().out_of_use is None
 
 
+async def test_a_stop_meanwhile_does_not_hide_that_the_runtime_is_away(machine: Machine) -> None:
+    await machine.ready()
+    container = await machine.running()
+    machine.containers.go_down()
+    machine.agent.obey(arm(1))
+    machine.agent.obey(stop(0))
+    await until(lambda: "containerd on gpu-1 does not answer since" in machine.status().detail)
+    assert machine.containers.terms[container] == 1
+    machine.containers.come_back()
+    await machine.exited()
+    await until(lambda: machine.attempt(1).state == "armed")
+
+
 async def test_an_exit_while_the_runtime_is_away_is_told_when_it_is_back(machine: Machine) -> None:
     await machine.ready()
     container = await machine.running()

@@ -58,6 +58,14 @@ def test_an_agent_reads_its_configuration_and_facts(plan: ClusterPlan, where: La
     assert len(facts.find(config).gpus) == 8
 
 
+def test_settings_of_agents_go_to_agents(plan: ClusterPlan, where: Layout) -> None:
+    plan = replace(plan, settings={**plan.settings, "stuck_after_s": 5, "log_max_bytes": 4096})
+    files.write_all(plan, where, 7410, SOCKET, RUNC)
+    agent = agent_config.load(where.machine("m-1") / "agent.toml")
+    assert (agent.stuck_after_s, agent.log_max_bytes) == (5, 4096)
+    assert coordinator_config.load(where.coordinator / "coordinator.toml").lost_margin_s == 2.5
+
+
 def test_what_is_written_is_for_root_only_and_tokens_stay(plan: ClusterPlan, where: Layout) -> None:
     files.write_all(plan, where, 7410, SOCKET, RUNC)
     token = files.token(where, "operator")

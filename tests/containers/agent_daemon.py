@@ -74,6 +74,7 @@ class AgentDaemon:
     async def clean(self) -> None:
         """Nothing of it is left on the machine."""
         self.kill_agent()
+        (self.folder / "state" / "names.sock").unlink(missing_ok=True)  # its name server ends by itself then
         await self.coordinator.stop()
         await self.containerd.clean()
         for path in (self.folder / "state" / "netns").glob("*"):

@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 import signal
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -24,7 +25,7 @@ from astra_agent.containerd import proc
 from astra_agent.errors import AstraError
 from astra_cli.dev import control, lock, sweep
 from astra_cli.dev.requests import LinkRequest, Status
-from tests.containers.dev_cluster import DevCluster, eventually
+from tests.containers.dev_cluster import DevCluster, eventually, kill
 
 Json = dict[str, Any]
 
@@ -144,6 +145,15 @@ class Gangs:
         status, answer = self.ask(f"/workspaces/default/jobs/{name}/stop", method="POST")
         assert status == 202, answer
 
+    def stop_all(self) -> None:
+        """What a test that failed has left running."""
+        for job in self.known("/workspaces/default/jobs")["items"]:
+            if job["status"]["phase"] not in ENDED:
+                with suppress(FileNotFoundError):
+                    (self.drive / job["metadata"]["name"] / "let-go").touch()
+                self.stop(job["metadata"]["name"])
+        self.settled()
+
     def status(self, name: str) -> Json:
         found: Json = self.known(f"/workspaces/default/jobs/{name}")["status"]
         return found
@@ -245,20 +255,43 @@ class Gangs:
         """Processes of any worker on any machine."""
         return sweep.cgroup_processes(self.cluster.layout.cgroup)
 
-    @property
-    def supervisor(self) -> int:
-        return lock.holder(self.cluster.layout)
+    @contextmanager
+    def away(self, *daemons: str) -> Iterator[None]:
+        """Killed, and not started again before the end of the block, since the supervisor stands still meanwhile."""
+        pids = self.daemons()
+        with held(lock.holder(self.cluster.layout)):
+            kill([pids[daemon] for daemon in daemons])
+            yield
+        for daemon in daemons:
+            self.back(daemon, pids[daemon])
 
 
 @contextmanager
-def held(pid: int) -> Iterator[None]:
-    """The process stands still meanwhile."""
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
+def gangs_on_a_cluster(*words: str) -> Iterator[Gangs]:
+    """A dev cluster of its own, started with *words*; nothing of it is left afterwards."""
+    cluster = DevCluster(Path(tempfile.mkdtemp(prefix="astra-gangs-", dir="/tmp")))
+    with tempfile.TemporaryDirectory(prefix="astra-diary-", dir="/tmp") as drive:
+        try:
+            gangs = Gangs(cluster, Path(drive))
+            gangs.start(*words)
+            yield gangs
+        finally:
+            cluster.remove()
+
+
+@contextmanager
+def held(pid: int) -> Iterator[Callable[[], None]]:
+    """The process stands still until the end of the block, or until what this gives is called."""
+
+    def go_on() -> None:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
+
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield go_on
+    finally:
+        go_on()
 
 
 def wall(time_text: str) -> float:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.containers.dev_cluster import DevCluster, eventually, kill
-from tests.containers.gangs import Diary, Gangs, check_nothing_started_twice, held
+from tests.containers.dev_cluster import eventually, kill
+from tests.containers.gangs import Diary, Gangs, check_nothing_started_twice, gangs_on_a_cluster, held
 from tests.containers.gate import GatedRegistry, gated_registry
 from tests.containers.images import File, Image
 
@@ -27,14 +27,8 @@ PROGRAMS = ("/bin/sh", "/usr/bin/flock", "/usr/bin/date", "/bin/sleep")
 @pytest.fixture(scope="module")
 def gangs() -> Iterator[Gangs]:
     """One cluster for all cells; a limit that no machine reaches while it is slow."""
-    cluster = DevCluster(Path(tempfile.mkdtemp(prefix="astra-kills-", dir="/tmp")))
-    with tempfile.TemporaryDirectory(prefix="astra-diary-", dir="/tmp") as drive:
-        try:
-            gangs = Gangs(cluster, Path(drive))
-            gangs.start("--machines", "4", "--set", "backoff_first_s=0.2", "--disconnect-limit", "120")
-            yield gangs
-        finally:
-            cluster.remove()
+    with gangs_on_a_cluster("--machines", "4", "--set", "backoff_first_s=0.2", "--disconnect-limit", "120") as gangs:
+        yield gangs
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +36,12 @@ def registry() -> Iterator[GatedRegistry]:
     with tempfile.TemporaryDirectory(prefix="astra-registry-", dir="/tmp") as folder:
         with gated_registry(Path(folder)) as registry:
             yield registry
+
+
+@pytest.fixture(autouse=True)
+def _nothing_runs_on(gangs: Gangs) -> Iterator[None]:
+    yield
+    gangs.stop_all()
 
 
 def kill_one(gangs: Gangs, victim: str, run: str, attempt: int, rank: int = VICTIM_RANK) -> None:

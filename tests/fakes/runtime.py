@@ -210,7 +210,6 @@ class FakeContainers:
         return (found.exit if found is not None else None) or ExitStatus(None)
 
     async def terminate(self, container: str) -> None:
-        self._answer()
         found = self._containers.get(container)
         if found is None or found.state == "stopped":
             return
@@ -219,7 +218,6 @@ class FakeContainers:
             self._end(found, ExitStatus(143))
 
     async def kill(self, container: str) -> None:
-        self._answer()
         found = self._containers.get(container)
         if found is None:
             return

@@ -15,6 +15,7 @@ from tests.fakes.clock import FakeClock
 from tests.fakes.runs import record
 
 CLOCK = FakeClock()
+AWAY = "containerd on m1 does not answer since 12 s"
 
 
 def shown(state: RunState) -> dict[str, Any]:
@@ -70,6 +71,12 @@ def test_no_phase_is_without_a_word() -> None:
         (with_slot("ready", AttemptSeen(0, "exited", code=1)), "Failed", "Exited with code 1"),
         (with_slot("ready", AttemptSeen(0, "exited", code_unknown=True)), "Failed", "Ended, exit code unknown"),
         (with_slot("ready", AttemptSeen(0, "running"), number=1), "Stopping", "Attempt 0 is being stopped"),
+        (with_slot("ready", AttemptSeen(0, "running"), detail=AWAY), "Running", AWAY),
+        (
+            with_slot("ready", AttemptSeen(0, "running"), number=1, detail=AWAY),
+            "Stopping",
+            f"Attempt 0 is being stopped: {AWAY}",
+        ),
         (with_slot("ready", AttemptSeen(0, "exited", code=1), number=1), "ReadyToStart", "Waiting at the gang barrier"),
         (with_slot("failed", detail="no such image: nothing:1"), "Failed", "no such image: nothing:1"),
         (with_slot("ready", AttemptSeen(0, "running"), lost=True), "Down", "its machine m1 is lost"),

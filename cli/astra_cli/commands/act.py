@@ -19,7 +19,7 @@ from astra_cli.terminal import attach, size
 def stop(invocation: Invocation, run: str) -> None:
     """Stop a run.
 
-    SIGTERM to every worker, SIGKILL after the grace time."""
+    SIGTERM to every worker, SIGKILL after the grace time, 30 s unless the coordinator says otherwise."""
     document = ask(invocation, lambda client: client.stop(run))
     if invocation.output.as_json:
         invocation.output.document(document)

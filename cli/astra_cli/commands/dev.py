@@ -45,7 +45,11 @@ machine_option = click.option("--machine", required=True, metavar="NAME", help="
     help="Workers share their machine's address [host], or have their own.",
 )
 @click.option(
-    "--set", "settings", multiple=True, metavar="NAME=N", help="The coordinator's policy, such as backoff_first_s=0."
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="NAME=N",
+    help="The coordinator's policy, such as backoff_first_s=0, or the agents' bounds, such as stuck_after_s=5.",
 )
 @click.option("--disconnect-limit", type=float, metavar="S", help="Seconds that a machine may be cut off [60].")
 @click.option("--port", type=click.IntRange(1, 65535), help="Of the API on 127.0.0.1 [7410, or the next free one].")

@@ -11,6 +11,7 @@ from typing import Any
 
 from astra_cli.dev import network
 from astra_cli.dev.plan import (
+    AGENT_SETTINGS,
     HUB_ADDRESS,
     LINK_PORT,
     PREFIX_LEN,
@@ -72,7 +73,7 @@ def coordinator_toml(plan: ClusterPlan, layout: Layout, port: int) -> str:
         "drives": sorted(plan.drives),
         "disconnect_limit_s": plan.disconnect_limit_s,
     }
-    values |= {name: value for name, value in plan.settings.items() if name not in POLICY_FIELDS}
+    values |= {n: value for n, value in plan.settings.items() if n not in (*POLICY_FIELDS, *AGENT_SETTINGS)}
     tables: dict[str, Mapping[str, Any]] = {
         "agents": {m.name: str(layout.agent_socket(m.number)) for m in plan.machines},
         "policy": {name: value for name, value in plan.settings.items() if name in POLICY_FIELDS},
@@ -100,6 +101,7 @@ def agent_toml(
         "masked_paths": [str(layout.state)],
         "facts_file": str(layout.machine(machine.name) / "facts.json"),
         "boot_id_file": str(layout.boot_id(machine.number)),
+        **{name: value for name, value in plan.settings.items() if name in AGENT_SETTINGS},
     }
     tables: dict[str, Mapping[str, Any]] = {"drives": plan.drives}
     if plan.slot_network == "own":

@@ -24,8 +24,11 @@ LINK_PORT = 7411
 API_PORT = 7410
 """Of 127.0.0.1; the next free one when it is taken."""
 
-SETTINGS = (*POLICY_FIELDS, "lost_margin_s")
-"""Of the coordinator, for tests and drills."""
+AGENT_SETTINGS = ("stuck_after_s", "log_max_bytes", "log_check_s", "registry_patience_s", "runtime_check_s")
+"""Of every agent: fields of `astra_agent.config.AgentConfig`."""
+
+SETTINGS = (*POLICY_FIELDS, "lost_margin_s", *AGENT_SETTINGS)
+"""For tests and drills."""
 
 LONGEST_STATE = 70
 """A socket's path may have 107 characters, and containerd's takes 33 below the state folder."""
@@ -36,7 +39,7 @@ class ClusterPlan:
     """
     Attributes:
         slot_network: `host`: workers share their machine's address; `own`: each has one of its own.
-        settings: Of the coordinator: fields of its `[policy]`, and `lost_margin_s`.
+        settings: Of the coordinator (fields of its `[policy]`, and `lost_margin_s`) and of the agents.
     """
 
     machines: tuple[MachinePlan, ...]

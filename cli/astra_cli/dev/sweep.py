@@ -30,7 +30,7 @@ TERM_S = 5.0
 GONE_S = 10.0
 """How long killed processes, and cgroups that they were in, may take to go."""
 
-_FLAGS = ("--config", "-address", "--address", "--root")
+_FLAGS = ("--config", "-address", "--address", "--root", "--control")
 _GONE = (FileNotFoundError, ProcessLookupError, PermissionError)
 
 

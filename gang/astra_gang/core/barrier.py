@@ -54,9 +54,13 @@ def _refused(state: RunState, now: float) -> Moved | None:
         if slot is None or slot.fault != "user":
             continue
         if slot.phase == "failed" or slot.arm_failed == worker.attempt:
-            never_ran = all(attempt.opened_at is None for attempt in state.attempts)
-            return end(state, Outcome.FAILED, slot.detail, now, refused=never_ran)
+            return end(state, Outcome.FAILED, slot.detail, now, refused=_never_ran(state))
     return None
+
+
+def _never_ran(state: RunState) -> bool:
+    """No program of the user has started, in any attempt."""
+    return all(attempt.opened_at is None for attempt in state.attempts)
 
 
 def broken(state: RunState, now: float) -> Moved | None:
@@ -73,7 +77,8 @@ def broken(state: RunState, now: float) -> Moved | None:
     if unusable - lost or failed:
         state = replace(state, faults=state.faults + 1)
     if state.faults > state.policy.faults_limit:
-        return end(state, Outcome.FAILED, f"{why}; {state.faults} attempts in a row did not start", now)
+        why = f"{why}; {state.faults} attempts in a row did not start"
+        return end(state, Outcome.FAILED, why, now, refused=_never_ran(state))
     if lost:
         state = _pay_back(state, now)
     if state.recorded:

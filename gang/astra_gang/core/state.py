@@ -223,7 +223,10 @@ class RunState:
     """The record, oldest first; the last `ATTEMPTS_KEPT`."""
     outcome: Outcome | None = None
     refused: bool = False
-    """It failed before any program of the user ran, by what the user asked for: exit status 2."""
+    """
+    It failed before any program of the user ran, by what the user asked for, or by what no machine could provide, such
+    as an image whose registry does not answer: exit status 2.
+    """
     ended_at: float | None = None
 
     @property

@@ -1,0 +1,113 @@
+"""
+Every form of a command hears a stop, whoever orders it: its handler runs and has its grace time, nothing of the attempt
+is left before the next one starts, and the code shown is the program's own (H05).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from astra_agent.containerd import proc
+from tests.containers.dev_cluster import eventually, kill
+from tests.containers.gangs import DRIVE, Diary, Gangs, check_nothing_started_twice, gangs_on_a_cluster
+
+PYTHON = str(Path(sys.executable).resolve())
+PROGRAM = f"{PYTHON} /{DRIVE}/slow_stop.py"
+GRACE_S = 8
+TIME_LIMIT_S = 6
+LIMIT = "A gang member exceeded its time limit"
+
+FORMS = {
+    "argument list": (PYTHON, f"/{DRIVE}/slow_stop.py"),
+    "shell": ("bash", "-c", f"{PROGRAM}; echo done"),
+    "exec": ("bash", "-c", f"exec {PROGRAM}"),
+    "job control": ("bash", f"/{DRIVE}/job-control"),
+    "pipeline": ("sh", "-c", f"{PROGRAM} | cat"),
+}
+
+
+@pytest.fixture(scope="module")
+def gangs() -> Iterator[Gangs]:
+    with gangs_on_a_cluster(
+        "--machines", "2", "--set", "backoff_first_s=0", "--set", f"stop_grace_s={GRACE_S}"
+    ) as gangs:
+        here = Path(__file__).parent
+        (gangs.drive / "slow_stop.py").write_bytes((here / "slow_stop.py").read_bytes())
+        (gangs.drive / "job-control").write_text(f"set -m\n{PROGRAM}\necho ended with $?\n")
+        yield gangs
+
+
+@pytest.fixture(autouse=True)
+def _nothing_runs_on(gangs: Gangs) -> Iterator[None]:
+    yield
+    gangs.stop_all()
+
+
+def begin(gangs: Gangs, run: str, form: str, checkpoint_s: float = 1, **template: object) -> Diary:
+    program, *args = FORMS[form]
+    env = {"DIARY": f"/{DRIVE}/{run}", "CHECKPOINT_SECONDS": f"{checkpoint_s:g}"}
+    diary = gangs.submit(run, machines=2, command=program, args=args, env=env, **template)
+    gangs.running(run, diary)
+    return diary
+
+
+def codes(gangs: Gangs, run: str, attempt: int) -> list[int | None]:
+    return [item["code"] for item in gangs.ranks(run, attempt)["items"]]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_user_stops_it(gangs: Gangs, form: str) -> None:
+    run = f"stop-{form}".replace(" ", "-")
+    diary = begin(gangs, run, form)
+    gangs.stop(run)
+    gangs.ended(run, "Stopped")
+    assert diary.ranks("asked", 0) == diary.ranks("end", 0) == [0, 1]
+    assert codes(gangs, run, 0) == [3, 3]
+    check_nothing_started_twice(gangs, run, diary)
+    assert gangs.workers_left() == []
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_gang_restarts(gangs: Gangs, form: str) -> None:
+    run = f"restart-{form}".replace(" ", "-")
+    diary = begin(gangs, run, form)
+    kill([gangs.program(run, 1, 0)])
+    gangs.running(run, diary, attempt=1)
+    assert diary.ranks("asked", 0) == diary.ranks("end", 0) == [0]
+    assert codes(gangs, run, 0)[0] == 3
+    check_nothing_started_twice(gangs, run, diary)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_its_time_is_over(gangs: Gangs, form: str) -> None:
+    run = f"limit-{form}".replace(" ", "-")
+    diary = begin(gangs, run, form, time_limit_seconds=TIME_LIMIT_S)
+    assert gangs.ended(run, "Failed")["reason"] == LIMIT
+    assert diary.ranks("asked", 0) == diary.ranks("end", 0) == [0, 1]
+    assert codes(gangs, run, 0) == [3, 3]
+    check_nothing_started_twice(gangs, run, diary)
+    assert gangs.workers_left() == []
+
+
+def test_what_does_not_end_within_its_grace_time_is_killed(gangs: Gangs) -> None:
+    diary = begin(gangs, "slow", "argument list", checkpoint_s=1000)
+    gangs.stop("slow")
+    gangs.ended("slow", "Stopped")
+    assert (diary.ranks("asked", 0), diary.ranks("end", 0)) == ([0, 1], [])
+    for item in gangs.ranks("slow")["items"]:
+        assert item["code"] == 137
+        assert f"it did not end within {GRACE_S} s of SIGTERM" in item["detail"]
+    assert gangs.workers_left() == []
+
+
+def test_orphans_are_reaped(gangs: Gangs) -> None:
+    forks = 'i=0; while [ $i -lt 300 ]; do (sleep 0.05 &); i=$((i+1)); done; touch "$DIARY/forked"; exec sleep 1000'
+    diary = gangs.submit("forks", machines=1, command="sh", args=["-c", forks])
+    eventually((diary.folder / "forked").exists, "all were forked")
+    cgroup = gangs.cgroup("forks", 0, 0)
+    cgroups = proc.Cgroups.of_this_machine()
+    eventually(lambda: len(cgroups.processes(cgroup)) == 2, "init and the program are left")

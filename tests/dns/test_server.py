@@ -1,0 +1,253 @@
+"""A server on loopback, asked over UDP and TCP, in front of upstreams that do whatever upstreams do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+import dns.asyncquery
+import dns.flags
+import dns.message
+import dns.rcode
+import pytest
+
+from astra_dns.counters import Counters
+from astra_dns.forward import LIMIT_S, Forwarder
+from astra_dns.server import Server
+from tests.dns.names_of_runs import LLAMA, snapshot
+from tests.fakes.eventually import until
+from tests.fakes.upstream import FakeUpstream, address, bound_pair, code, silence, truncated
+
+WAIT_S = 5.0
+
+
+@dataclass
+class Running:
+    server: Server
+    forwarder: Forwarder
+    counters: Counters
+    ports: dict[str, int]
+
+    async def ask(
+        self, name: str, kind: str = "A", *, workspace: str = "nlp", tcp: bool = False, **how: object
+    ) -> dns.message.Message:
+        query = dns.message.make_query(name, kind, **how)  # type: ignore[arg-type]
+        over = dns.asyncquery.tcp if tcp else dns.asyncquery.udp
+        return await over(query, "127.0.0.1", WAIT_S, self.ports[workspace])
+
+
+@contextlib.asynccontextmanager
+async def running(*upstreams: str, port: int = 9) -> AsyncIterator[Running]:
+    counters = Counters()
+    forwarder = Forwarder(counters, port=port)
+    server = Server(snapshot(), forwarder, counters)
+    ports = {}
+    for workspace in ("nlp", "vision"):
+        udp, tcp = bound_pair()
+        ports[workspace] = udp.getsockname()[1]
+        server.add(f"{workspace}-udp", workspace, udp)
+        server.add(f"{workspace}-tcp", workspace, tcp)
+    forwarder.set_upstreams(upstreams)
+    try:
+        yield Running(server, forwarder, counters, ports)
+    finally:
+        await server.close()
+        await forwarder.close()
+
+
+@contextlib.asynccontextmanager
+async def in_front_of(
+    answers: Callable[[dns.message.Message], list[bytes]],
+) -> AsyncIterator[tuple[Running, FakeUpstream]]:
+    async with FakeUpstream(answers).serve() as upstream, running("127.0.0.1", port=upstream.port) as one:
+        yield one, upstream
+
+
+def texts(message: dns.message.Message) -> list[str]:
+    return [str(rdata) for rrset in message.answer for rdata in rrset]
+
+
+# Our own names -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tcp", [False, True])
+async def test_each_socket_answers_for_its_own_workspace(tcp: bool) -> None:
+    async with running() as one:
+        assert texts(await one.ask("llama-0", tcp=tcp)) == ["10.0.0.1"]
+        assert texts(await one.ask("llama-0", workspace="vision", tcp=tcp)) == ["10.0.9.9"]
+
+
+async def test_a_snapshot_takes_the_place_of_another_between_two_questions() -> None:
+    async with running() as one:
+        await one.ask("llama-0")
+        moved = type(LLAMA)("nlp", "llama", {"llama-0": ("10.0.0.77",)}, "llama-0", 1)
+        one.server.publish(snapshot(moved))
+        assert texts(await one.ask("llama-0")) == ["10.0.0.77"]
+        assert (await one.ask("llama-1")).rcode() == dns.rcode.NXDOMAIN
+        assert (await one.ask("llama-0", workspace="vision")).rcode() == dns.rcode.NXDOMAIN
+
+
+async def test_many_questions_on_one_connection_are_all_answered() -> None:
+    async with running() as one:
+        reader, writer = await asyncio.open_connection("127.0.0.1", one.ports["nlp"])
+        queries = [dns.message.make_query("llama-1", kind) for kind in ("A", "AAAA", "TXT") * 50]
+        for query in queries:
+            packet = query.to_wire()
+            writer.write(len(packet).to_bytes(2, "big") + packet)
+        said = set()
+        async with asyncio.timeout(WAIT_S):
+            for _ in queries:
+                size = int.from_bytes(await reader.readexactly(2), "big")
+                said.add(dns.message.from_wire(await reader.readexactly(size)).id)
+        assert said == {query.id for query in queries}
+        writer.close()
+
+
+async def test_garbage_gets_a_header_or_nothing_and_the_next_question_its_answer() -> None:
+    async with running() as one:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
+            for packet in (b"", b"x", bytes(12), b"\xff" * 600, bytes(4000)):
+                asker.sendto(packet, ("127.0.0.1", one.ports["nlp"]))
+        assert texts(await one.ask("llama-0")) == ["10.0.0.1"]
+        assert one.counters.panics == 0
+
+
+# Everything else ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tcp", [False, True])
+async def test_an_outside_name_is_the_upstreams_answer_in_the_askers_case(tcp: bool) -> None:
+    async with in_front_of(address("192.0.2.7")) as (one, _):
+        message = await one.ask("WWW.example.com", tcp=tcp)
+        assert texts(message) == ["192.0.2.7"]
+        assert str(message.answer[0].name) == "WWW.example.com."
+        assert message.flags & dns.flags.RA
+
+
+async def test_what_was_asked_before_is_remembered_with_less_time_to_live() -> None:
+    async with in_front_of(address("192.0.2.7", ttl_s=30)) as (one, upstream):
+        for name in ("www.example.com", "WWW.example.com", "www.EXAMPLE.com"):
+            assert texts(await one.ask(name)) == ["192.0.2.7"]
+        assert upstream.asked["www.example.com."] == 1
+        assert one.counters.cache_hits["success"] == 2
+
+
+async def test_a_no_is_remembered_as_long_as_its_soa_says() -> None:
+    async with in_front_of(code(dns.rcode.NXDOMAIN, negative_ttl_s=60)) as (one, upstream):
+        for _ in range(3):
+            assert (await one.ask("none.example")).rcode() == dns.rcode.NXDOMAIN
+        assert upstream.asked["none.example."] == 1
+
+
+async def test_a_no_without_an_soa_is_asked_again() -> None:
+    async with in_front_of(code(dns.rcode.NXDOMAIN)) as (one, upstream):
+        for _ in range(2):
+            await one.ask("none.example")
+        assert upstream.asked["none.example."] == 2
+
+
+async def test_one_question_of_many_askers_is_asked_once() -> None:
+    async with in_front_of(silence) as (one, upstream):
+        asked = [asyncio.create_task(one.ask("www.example.com")) for _ in range(20)]
+        await until(lambda: upstream.asked["www.example.com."])
+        upstream.answers = address("192.0.2.7")
+        assert {tuple(texts(message)) for message in await asyncio.gather(*asked)} == {("192.0.2.7",)}
+        assert upstream.asked["www.example.com."] == 2, "once in silence, once again"
+        assert one.counters.coalesced == 19
+
+
+async def test_a_truncated_answer_is_got_whole_over_tcp_and_cut_for_whoever_asked_over_udp() -> None:
+    async with in_front_of(truncated) as (one, upstream):
+        upstream.over_tcp = address("192.0.2.1", count=100)
+        message = await one.ask("many.example.com")
+        assert message.flags & dns.flags.TC
+        assert 20 < len(texts(message)) < 32
+        assert len(texts(await one.ask("many.example.com", tcp=True))) == 100
+        assert upstream.asked["many.example.com. tcp"] == 1
+
+
+async def test_wrong_answers_are_waited_out() -> None:
+    def lies(query: dns.message.Message) -> list[bytes]:
+        right = address("192.0.2.7")(query)[0]
+        wrong_id = bytes([right[0] ^ 1]) + right[1:]
+        wrong_question = address("192.0.2.66")(dns.message.make_query("evil.example", "A", id=query.id))[0]
+        no_answer = right[:2] + bytes([right[2] & 0x7F]) + right[3:]
+        return [wrong_id, wrong_question, no_answer, right[:20], b"", right[: len(right) - 14], right]
+
+    async with in_front_of(lies) as (one, _):
+        assert texts(await one.ask("www.example.com")) == ["192.0.2.7"]
+        assert one.counters.lies["127.0.0.1"] >= 4
+
+
+async def test_the_next_upstream_answers_for_one_that_fails_or_is_silent() -> None:
+    for bad in (silence, code(dns.rcode.SERVFAIL), code(dns.rcode.REFUSED)):
+        async with FakeUpstream(bad).serve("127.0.0.2") as first:
+            async with FakeUpstream(address("192.0.2.7")).serve("127.0.0.3", first.port):
+                async with running("127.0.0.2", "127.0.0.3", port=first.port) as one:
+                    assert texts(await one.ask("www.example.com")) == ["192.0.2.7"]
+
+
+async def test_no_such_name_is_final_whatever_the_next_upstream_would_say() -> None:
+    async with FakeUpstream(code(dns.rcode.NXDOMAIN)).serve("127.0.0.2") as first:
+        async with FakeUpstream(address("192.0.2.7")).serve("127.0.0.3", first.port) as second:
+            async with running("127.0.0.2", "127.0.0.3", port=first.port) as one:
+                assert (await one.ask("www.example.com")).rcode() == dns.rcode.NXDOMAIN
+                assert second.asked["www.example.com."] == 0
+
+
+async def test_dead_upstreams_end_in_servfail_in_time_and_own_names_are_answered_meanwhile() -> None:
+    async with in_front_of(silence) as (one, _):
+        began_s = time.monotonic()
+        dead = asyncio.create_task(one.ask("www.example.com"))
+        assert texts(await one.ask("llama-0")) == ["10.0.0.1"]
+        assert not dead.done()
+        assert (await dead).rcode() == dns.rcode.SERVFAIL
+        assert time.monotonic() - began_s < LIMIT_S + WAIT_S / 2
+
+
+async def test_without_any_upstream_an_outside_name_fails_at_once() -> None:
+    async with running() as one:
+        assert (await one.ask("www.example.com")).rcode() == dns.rcode.SERVFAIL
+        assert texts(await one.ask("llama-0")) == ["10.0.0.1"]
+
+
+async def test_an_upstream_that_comes_back_is_used_again() -> None:
+    async with in_front_of(silence) as (one, upstream):
+        await asyncio.gather(*(one.ask(f"{number}.example.com") for number in range(4)))
+        assert one.forwarder.upstreams == {"127.0.0.1": False}
+        upstream.answers = address("192.0.2.7")
+        await until(lambda: one.forwarder.upstreams["127.0.0.1"])
+        assert texts(await one.ask("5.example.com")) == ["192.0.2.7"]
+
+
+async def test_what_was_known_is_said_again_when_nobody_answers_any_more() -> None:
+    async with in_front_of(address("192.0.2.7", ttl_s=1)) as (one, upstream):
+        assert texts(await one.ask("www.example.com")) == ["192.0.2.7"]
+        upstream.answers = silence
+        await asyncio.sleep(1.1)
+        message = await one.ask("www.example.com")
+        assert texts(message) == ["192.0.2.7"]
+        assert message.answer[0].ttl == 5
+
+
+async def test_a_server_that_forwards_to_us_is_found_out() -> None:
+    udp, tcp = bound_pair()
+    async with running("127.0.0.1", port=udp.getsockname()[1]) as one:
+        one.server.add("loop-udp", "nlp", udp)
+        one.server.add("loop-tcp", "nlp", tcp)
+        await until(lambda: one.forwarder.loops)
+        assert (await one.ask("www.example.com")).rcode() == dns.rcode.SERVFAIL
+
+
+async def test_the_counters_speak_prometheus() -> None:
+    async with in_front_of(address("192.0.2.7")) as (one, _):
+        await one.ask("llama-0")
+        await one.ask("www.example.com")
+        text = one.counters.text(entries=3, cached=1, healthy=one.forwarder.upstreams)
+        assert 'astra_dns_requests_total{proto="udp"} 2' in text
+        assert 'astra_dns_responses_total{rcode="NOERROR"} 2' in text
+        assert 'astra_forward_healthy{to="127.0.0.1"} 1' in text
