@@ -54,6 +54,7 @@ def slot_status(record: SlotRecord, seen: Seen) -> SlotStatus:
         attempts=tuple(_attempt_status(record, attempt, seen) for attempt in record.attempts),
         arm_failed=record.arm_failed,
         stuck=seen.stuck,
+        called=request.called,
     )
 
 

@@ -111,6 +111,8 @@ class SlotRequest(Wire):
     """`uid[:gid]` or a name of the image; None: the image's."""
     working_dir: str | None = None
     registry_auth: RegistryAuth | None = None
+    called: SlotId | None = None
+    """What the coordinator calls this slot, where the engine has an ID of its own for it. Statuses repeat it."""
 
 
 class SlotShare(Wire):
@@ -183,6 +185,8 @@ class SlotStatus(Wire):
     """The attempt that could not be armed or started; *detail* and *fault* say why."""
     stuck: str | None = None
     """A sentence while a process of an old attempt does not die: `process 4711 of llama-1 does not die (…)`."""
+    called: SlotId | None = None
+    """As in the request."""
 
 
 # Link: coordinator to agent -----------------------------------------------------------------------------------------
