@@ -26,7 +26,9 @@ class SlotNames:
                 return message.model_copy(update={"slots": tuple(self._status(status) for status in slots)})
             case wire.Report(status=status):
                 return message.model_copy(update={"status": self._status(status)})
-            case wire.SlotGone(slot=slot) | wire.Refused(slot=slot):
+            case wire.SlotGone(slot=slot):
+                return message.model_copy(update={"slot": self._ours.get(slot, slot)})
+            case wire.Refused(slot=slot):
                 return message.model_copy(update={"slot": self._ours.get(slot, slot)})
             case _:
                 return message
