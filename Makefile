@@ -40,7 +40,7 @@ arrows: setup-test ## import-linter: who may import whom
 proto: setup-test ## make the message classes again from the .proto files
 	@scripts/proto
 
-init: ## build the first process of containers
+init: ## build what runs for containers: their first process, their logger
 	@scripts/build-init
 
 simulate: setup-test ## the long simulation of the gang core; STEPS=1000000 SEED=1
@@ -51,7 +51,7 @@ bench: setup-test ## the figures of docs/performance.md; ONLY=slots runs one
 
 clean: ## remove everything that was built here
 	rm -rf build dist .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
-	rm -f agent/astra_agent/init/astra-init
+	rm -f agent/astra_agent/init/astra-init agent/astra_agent/init/astra-log
 	find $(PACKAGES) tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 setup-test:

@@ -50,7 +50,18 @@ def frameworks_missing() -> str | None:
     return None
 
 
-NEEDS: dict[str, Callable[[], str | None]] = {"containers": containers_missing, "frameworks": frameworks_missing}
+def nomad_missing() -> str | None:
+    """What keeps a real Nomad from running here; None when nothing does."""
+    if shutil.which("nomad") is None:
+        return "needs nomad (1.6 or later) on the PATH: it is not part of this project, nor installed by it"
+    return containers_missing()
+
+
+NEEDS: dict[str, Callable[[], str | None]] = {
+    "containers": containers_missing,
+    "nomad": nomad_missing,
+    "frameworks": frameworks_missing,
+}
 """By level, and by marker for single tests of other levels."""
 
 

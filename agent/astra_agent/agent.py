@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import itertools
 import logging
 import shutil
@@ -15,33 +16,40 @@ from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
-from astra_agent import facts, host_files, plans, wire
+from astra_agent import endings, facts, host_files, plans, wire
 from astra_agent.attachment import attach
 from astra_agent.book import Book
 from astra_agent.config import AgentConfig
-from astra_agent.errors import AstraError, Conflict, HostFault, NotFound, Stale
+from astra_agent.errors import AstraError, Conflict, HostFault, NotFound, Stale, Unavailable
 from astra_agent.lease import Lease
 from astra_agent.logs import Logs
 from astra_agent.names import Names, NoNames
 from astra_agent.network import SlotNetworks
 from astra_agent.outbox import Outbox
 from astra_agent.patience import Patience
-from astra_agent.records import AgentRecord, Ending, SlotRecord
-from astra_agent.runtime import Containers, Images
+from astra_agent.records import AgentRecord, Ending, SlotRecord, Tombstone
+from astra_agent.runtime import Containers, ExecSession, Images
+from astra_agent.signals import signal_number
 from astra_agent.slots import Slot, is_same_request
 from astra_agent.tools import Holdings, Tools
+from astra_agent.watching import Watch, Watches
 from astra_agent.wire import (
     Arm,
     Directive,
+    ExecRequest,
     Finish,
     Hello,
     MachineFacts,
     Refused,
+    SignalRequest,
     SlotGone,
     SlotRequest,
     SlotStatus,
+    SlotUsage,
     Start,
     Stop,
+    StopRequest,
+    Tell,
 )
 from astra_dns import resolv_conf
 
@@ -66,6 +74,7 @@ class Agent:
         self.outbox = Outbox()
         self.facts_changed = asyncio.Event()
         self._config = config
+        self._watches = Watches()
         self._record: AgentRecord = book.open(boot)
         self._durable_term = self._record.term
         self._counter = itertools.count(1)
@@ -84,6 +93,7 @@ class Agent:
                 texts,
                 loopback_reachable=config.slot_network == "host" and config.netns is None,
             ),
+            own_resolv_conf=host_files.resolv_conf(texts, loopback_reachable=False),
             hosts=host_files.machine_hosts(),
             names=names or NoNames(),
             search=next((found for text in texts if (found := resolv_conf.parse(text).search)), ()),
@@ -95,9 +105,9 @@ class Agent:
     def _load(self) -> None:
         for record in self._tools.book.load():
             if record.boot != self._tools.boot:
-                slot, ending = record.request.slot, record.ending or Ending(code=1, reason="The machine was booted")
-                log.warning("slot_gone slot=%s reason=%r", slot, ending.reason)
-                self._tools.book.bury(slot, ending)
+                stone = endings.tombstone(replace(record, ending=record.ending or Ending(1, "The machine was booted")))
+                log.warning("slot_gone slot=%s reason=%r", record.request.slot, stone.reason)
+                self._tools.book.bury(record.request.slot, stone)
                 continue
             self._tools.holdings.restore(record)
             self._restore_names(record)
@@ -165,15 +175,20 @@ class Agent:
         if (known := self._slots.get(request.slot)) is not None:
             if not is_same_request(known.record.request, request):
                 raise Conflict(f"slot {request.slot} is there already, with another request; choose a new ID")
+            if known.record.ending is not None and request.incarnation != known.record.request.incarnation:
+                raise Unavailable(f"slot {request.slot} is just ending; ask again when it has")
+            known.reuse(request)
             return known.status(), False
-        if self._tools.book.tombstone(request.slot) is not None:
+        stone = self._tools.book.tombstone(request.slot)
+        if stone is not None and stone.incarnation == request.incarnation:
             raise Conflict(f"slot {request.slot} has ended; choose a new ID")
         if sentence := self._undying():
             raise HostFault(f"{self._config.name} takes no new slots: {sentence}")
         attach(self._tools.facts, request)
         self._tools.holdings.claim_gpus(request)
         try:
-            slot = self._new_slot(SlotRecord(request, self._tools.boot))
+            first = 0 if stone is None else stone.newest + 1
+            slot = self._new_slot(SlotRecord(request, self._tools.boot, first=first))
             slot.save(slot.record)
         except HostFault:
             self._tools.holdings.release(request.slot)
@@ -185,7 +200,8 @@ class Agent:
         return slot.status(), True
 
     def slot(self, slot: str) -> Slot:
-        """Raises: NotFound."""
+        """Raises: NotFound; HostFault when its record can't be read."""
+        self._check_readable(slot)
         if slot not in self._slots:
             raise NotFound(f"there is no slot {slot} on {self._config.name}")
         return self._slots[slot]
@@ -193,25 +209,82 @@ class Agent:
     def slots(self) -> tuple[SlotStatus, ...]:
         return tuple(self._slots[slot].status() for slot in sorted(self._slots))
 
-    async def wait(self, slot: str, timeout_s: float) -> Ending | None:
+    async def wait(self, slot: str, timeout_s: float) -> Tombstone | None:
         """How the slot ended; None when it has not within *timeout_s*. Raises: NotFound."""
+        self._check_readable(slot)
         if (known := self._slots.get(slot)) is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
                     await known.ended.wait()
             if not known.ended.is_set():
                 return None
-        ending = self._tools.book.tombstone(slot)
-        if ending is None:
+        stone = self._tools.book.tombstone(slot)
+        if stone is None:
             raise NotFound(f"there is no slot {slot} on {self._config.name}, and never was")
-        return ending
+        return stone
 
-    def finish(self, slot: str, ending: Ending) -> None:
-        """End the slot; one that is not there will never be. Idempotent. Raises: HostFault."""
-        if slot in self._slots:
-            self._slots[slot].finish(ending)
-        elif self._tools.book.tombstone(slot) is None:
-            self._tools.book.bury(slot, ending)
+    def _check_readable(self, slot: str) -> None:
+        """Nothing is known of such a slot, also not that it has ended."""
+        if slot in self._tools.book.unreadable:
+            raise HostFault(f"the record of slot {slot} can't be read; remove it from {self._config.state_dir}/records")
+
+    def finish(self, slot: str, ending: Ending, incarnation: str | None = None) -> None:
+        """
+        End the slot; one that is not there will never be. Idempotent. Raises: HostFault.
+
+        Args:
+            incarnation: None: of whatever incarnation; else nothing happens to another one.
+        """
+        known = self._slots.get(slot)
+        if known is not None:
+            if incarnation in (None, known.record.request.incarnation):
+                known.finish(ending)
+            return
+        stone = self._tools.book.tombstone(slot)
+        if stone is None:
+            code = ending.code if ending.code is not None else endings.UNKNOWN
+            self._tools.book.bury(slot, Tombstone(code, ending.reason, incarnation=incarnation or ""))
+        elif incarnation is not None and incarnation != stone.incarnation:
+            self._tools.book.bury(slot, replace(stone, incarnation=incarnation))
+
+    def stop(self, slot: str, request: StopRequest) -> None:
+        """End the slot with the code of its program. Idempotent. Raises: NotFound, HostFault, InvalidRequest."""
+        if request.signal:
+            signal_number(request.signal)
+        ending = Ending(code=None, reason=request.reason)
+        self.slot(slot).finish(ending, grace_s=request.grace_s, signal=request.signal)
+
+    async def signal(self, slot: str, request: SignalRequest) -> None:
+        """Raises: NotFound when nothing runs there; InvalidRequest; Unavailable."""
+        await self._tools.containers.signal(self._running_container(slot), signal_number(request.signal))
+
+    async def usage(self, slot: str) -> SlotUsage:
+        """Raises: NotFound when nothing runs there."""
+        used = await self._tools.containers.usage(self._running_container(slot))
+        if used is None:
+            raise NotFound(f"nothing runs in slot {slot} now")
+        return SlotUsage.model_validate(dataclasses.asdict(used))
+
+    async def exec(self, request: ExecRequest) -> ExecSession:
+        """Raises: NotFound when nothing runs there; InvalidRequest when there is no such program; Unavailable."""
+        return await self._tools.containers.exec(
+            self._running_container(request.slot),
+            request.command,
+            request.tty,
+            request.stdin,
+            request.width,
+            request.height,
+        )
+
+    def watch(self) -> contextlib.AbstractContextManager[Watch]:
+        """Statuses of all slots as they are, then every change."""
+        return self._watches.open(self.slots())
+
+    def _running_container(self, slot: str) -> str:
+        container = self.slot(slot).running_container()
+        if container is None:
+            raise NotFound(f"nothing runs in slot {slot} now")
+        return container
 
     # The coordinator ----------------------------------------------------------------------------------------------
 
@@ -248,6 +321,8 @@ class Agent:
                     slot.start(directive)
                 case Stop():
                     slot.stop(directive)
+                case Tell():
+                    slot.tell(directive)
                 case Finish():
                     slot.finish(Ending(directive.code, directive.reason), directive.term)
         except (Stale, HostFault) as error:
@@ -324,7 +399,9 @@ class Agent:
         return self._record.epoch << _EPOCH_BITS | next(self._counter)
 
     def _slot_changed(self, slot: Slot) -> None:
-        self.outbox.put(slot.status())
+        status = slot.status()
+        self.outbox.put(status)
+        self._watches.tell(status)
         self.facts_changed.set()
 
     def _runtime_changed(self) -> None:

@@ -23,6 +23,7 @@ from astra_agent.errors import AstraError, DeadlineExceeded, HostFault, InvalidR
 from astra_agent.lease import now
 from astra_agent.records import AttemptRecord, ExitRecord, SlotRecord
 from astra_agent.runtime import ContainerPlan, Containers, ContainerStatus, ExitStatus
+from astra_agent.signals import signal_number
 from astra_agent.tools import Tools
 
 log = logging.getLogger(__name__)
@@ -170,10 +171,17 @@ class Attempt:
         self.stopping = True
         self._keeper.publish()
         if self._record.start_begun:
-            await self._containers.terminate(self._id)
+            await self._ask_to_end()
             await self._until(lambda: self._has_ended, self._stop_deadline)
             self._killed = not self._has_ended and self._record.stop is not None and self._record.stop.grace_s > 0
         await self._end_processes()
+
+    async def _ask_to_end(self) -> None:
+        signal = self._record.stop.signal if self._record.stop is not None else ""
+        if signal:
+            await self._containers.signal(self._id, signal_number(signal))
+        else:
+            await self._containers.terminate(self._id)
 
     async def _end_processes(self) -> None:
         """No process of it is left when this returns, and its end is known; past the bound it says who does not die."""

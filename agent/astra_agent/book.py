@@ -19,12 +19,12 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from astra_agent.errors import HostFault
-from astra_agent.records import AgentRecord, Ending, SlotRecord
+from astra_agent.records import AgentRecord, SlotRecord, Tombstone
 
 TOMBSTONES_KEPT = 4096
 
 _SLOT = TypeAdapter(SlotRecord)
-_ENDING = TypeAdapter(Ending)
+_STONE = TypeAdapter(Tombstone)
 _AGENT = TypeAdapter(AgentRecord)
 
 
@@ -71,20 +71,20 @@ class Book:
         """It outlives the agent when it returns. Raises: HostFault, and the old record stands."""
         self._write(self._slots / f"{record.request.slot}.json", _SLOT.dump_json(record), synced=False)
 
-    def bury(self, slot: str, ending: Ending) -> None:
+    def bury(self, slot: str, stone: Tombstone) -> None:
         """The slot's record makes room for its tombstone. Idempotent; works for a slot that was never there."""
-        self._write(self._ended / f"{slot}.json", _ENDING.dump_json(ending))
+        self._write(self._ended / f"{slot}.json", _STONE.dump_json(stone))
         with contextlib.suppress(FileNotFoundError):
             (self._slots / f"{slot}.json").unlink()
         self._forget_oldest()
 
-    def tombstone(self, slot: str) -> Ending | None:
+    def tombstone(self, slot: str) -> Tombstone | None:
         try:
-            return _ENDING.validate_json((self._ended / f"{slot}.json").read_bytes())
+            return _STONE.validate_json((self._ended / f"{slot}.json").read_bytes())
         except FileNotFoundError:
             return None
         except (OSError, ValidationError):
-            return Ending(code=1, reason="its tombstone can't be read")
+            return Tombstone(code=1, reason="its tombstone can't be read")
 
     def _drop_torn(self) -> None:
         """What a crash of the machine left of records that were being written: nothing of theirs runs any more."""

@@ -69,6 +69,8 @@ class AgentConfig:
     """Where runc keeps its state; none: containerd's default."""
     init_path: Path | None = None
     """The first process of every container; none: the one that comes along."""
+    logger_path: Path | None = None
+    """The logger of containers whose standard output and error are kept apart; none: the one that comes along."""
     drives: Mapping[str, Path] = field(default_factory=dict)
     """Names of drives, and where they lie on this machine."""
     image_dirs: tuple[Path, ...] = ()

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from astra_agent.errors import HostFault
+from astra_agent.wire import Dns
 
 _LOCALHOST = (
     "127.0.0.1 localhost",
@@ -68,6 +69,13 @@ def resolv_conf(texts: Sequence[str], *, loopback_reachable: bool) -> str:
         if "nameserver" in filtered:
             break
     return filtered
+
+
+def resolv_conf_of(dns: Dns) -> str:
+    lines = [f"nameserver {server}" for server in dns.servers]
+    lines += [f"search {' '.join(dns.searches)}"] if dns.searches else []
+    lines += [f"options {' '.join(dns.options)}"] if dns.options else []
+    return "".join(f"{line}\n" for line in lines)
 
 
 def own_resolv_conf(server: str, search: Sequence[str]) -> str:

@@ -12,14 +12,27 @@ import stat
 from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib.metadata import version
 from pathlib import Path
+from typing import TypeVar
 
+import aiohttp
 from aiohttp import web
 from pydantic import TypeAdapter, ValidationError
 
 from astra_agent.agent import Agent
 from astra_agent.errors import AstraError, InvalidRequest, handling
+from astra_agent.exec_frames import say_not_run, serve_exec
 from astra_agent.records import Ending
-from astra_agent.wire import PROTOCOL, SlotId, SlotRequest
+from astra_agent.wire import (
+    PROTOCOL,
+    AgentHealth,
+    ExecRequest,
+    SignalRequest,
+    SlotEnding,
+    SlotId,
+    SlotRequest,
+    StopRequest,
+    Wire,
+)
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +41,11 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _WAIT_DEFAULT_S = 30.0
 _WAIT_MAX_S = 600.0
 _SHUTDOWN_S = 1.0
+_FIRST_MESSAGE_S = 10.0
+_MESSAGE_BYTES = 4 * 1024**2
+_WATCH_SILENCE_S = 5.0
+"""How often one who watches hears that the agent is there."""
+M = TypeVar("M", bound=Wire)
 _SLOT_ID: TypeAdapter[str] = TypeAdapter(SlotId)
 
 
@@ -64,6 +82,11 @@ class LocalApi:
                 web.get("/v1/slots/{slot}", self._slot),
                 web.get("/v1/slots/{slot}/wait", self._wait),
                 web.delete("/v1/slots/{slot}", self._delete),
+                web.post("/v1/slots/{slot}/stop", self._stop),
+                web.post("/v1/slots/{slot}/signal", self._signal),
+                web.get("/v1/slots/{slot}/usage", self._usage),
+                web.get("/v1/slots/{slot}/exec", self._exec),
+                web.get("/v1/watch", self._watch),
             ]
         )
         return application
@@ -77,7 +100,7 @@ class LocalApi:
             findings = [*runtime.findings, *self._agent.names.findings()]
             document = {"runtime": dataclasses.asdict(runtime), "findings": findings}
         about = {"version": version("astraeus"), "protocol": PROTOCOL, "boot": self._agent.boot}
-        return web.json_response(about | document)
+        return _json(AgentHealth.model_validate(about | document).model_dump_json())
 
     async def _facts(self, _: web.Request) -> web.Response:
         return _json(self._agent.facts().model_dump_json())
@@ -89,7 +112,7 @@ class LocalApi:
         return _json(self._agent.slot(_slot_id(request)).status().model_dump_json())
 
     async def _put(self, request: web.Request) -> web.Response:
-        wanted = _slot_request(await request.read())
+        wanted = _model(SlotRequest, await request.read())
         if wanted.slot != _slot_id(request):
             raise InvalidRequest(f"slot is {wanted.slot!r}; expected {_slot_id(request)!r} as in the path", "slot")
         status, is_new = self._agent.put_slot(wanted)
@@ -97,13 +120,55 @@ class LocalApi:
 
     async def _wait(self, request: web.Request) -> web.Response:
         timeout_s = _number(request, "timeout_s", _WAIT_DEFAULT_S)
-        ending = await self._agent.wait(_slot_id(request), min(timeout_s, _WAIT_MAX_S))
-        return web.Response(status=204) if ending is None else web.json_response(dataclasses.asdict(ending))
+        stone = await self._agent.wait(_slot_id(request), min(timeout_s, _WAIT_MAX_S))
+        if stone is None:
+            return web.Response(status=204)
+        return _json(SlotEnding(code=stone.code, reason=stone.reason, oom=stone.oom).model_dump_json())
 
     async def _delete(self, request: web.Request) -> web.Response:
         ending = Ending(code=int(_number(request, "code", 0)), reason=request.query.get("reason", ""))
-        self._agent.finish(_slot_id(request), ending)
+        self._agent.finish(_slot_id(request), ending, request.query.get("incarnation"))
         return web.json_response({}, status=202)
+
+    async def _stop(self, request: web.Request) -> web.Response:
+        self._agent.stop(_slot_id(request), _model(StopRequest, await request.read()))
+        return web.json_response({}, status=202)
+
+    async def _signal(self, request: web.Request) -> web.Response:
+        await self._agent.signal(_slot_id(request), _model(SignalRequest, await request.read()))
+        return web.json_response({})
+
+    async def _usage(self, request: web.Request) -> web.Response:
+        return _json((await self._agent.usage(_slot_id(request))).model_dump_json())
+
+    async def _exec(self, request: web.Request) -> web.WebSocketResponse:
+        """The first message is the `ExecRequest`; then it goes on in the frames that it describes."""
+        slot = _slot_id(request)
+        connection = web.WebSocketResponse(max_msg_size=_MESSAGE_BYTES)
+        await connection.prepare(request)
+        try:
+            asked = _model(ExecRequest, (await connection.receive_str(timeout=_FIRST_MESSAGE_S)).encode())
+            if asked.slot != slot:
+                raise InvalidRequest(f"slot is {asked.slot!r}; expected {slot!r} as in the path", "slot")
+            session = await self._agent.exec(asked)
+        except AstraError as error:
+            await say_not_run(connection, str(error))
+        except (TypeError, TimeoutError, aiohttp.ClientError):
+            await say_not_run(connection, "the first message must be the request")
+        else:
+            await serve_exec(connection, session)
+        await connection.close()
+        return connection
+
+    async def _watch(self, request: web.Request) -> web.StreamResponse:
+        """A line for each slot as it is and an empty one; then each change, and an empty line where there is none."""
+        response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
+        await response.prepare(request)
+        with self._agent.watch() as watch:
+            while True:
+                lines = [f"{status.model_dump_json()}\n" for status in watch.take()]
+                await response.write("".join([*lines, "\n"]).encode())
+                await watch.wait(_WATCH_SILENCE_S)
 
 
 def _make_room(path: Path) -> None:
@@ -123,9 +188,9 @@ def _slot_id(request: web.Request) -> str:
         raise InvalidRequest(f"slot is {slot!r}; expected lower-case letters, digits and dashes", "slot") from error
 
 
-def _slot_request(body: bytes) -> SlotRequest:
+def _model(model: type[M], body: bytes) -> M:
     try:
-        return SlotRequest.model_validate_json(body)
+        return model.model_validate_json(body)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])

@@ -1,5 +1,6 @@
 """
-The logs of attempts: one growing file each, `logs/<slot>/a<n>.log`, and the older part of it, `….log.1`.
+The logs of attempts: one growing file each, `logs/<slot>/a<n>.log`, and the older part of it, `….log.1`. Where an
+engine wants standard output and error apart, there is a second file, `a<n>.err.log`.
 
 A log is rotated under the runtime's hands, which holds the file open for appending. Where the file system can cut a
 piece off the front of a file (ext4, xfs) nothing is lost; elsewhere what is written between copy and truncation is.
@@ -52,6 +53,15 @@ class Logs:
     def path(self, slot: str, attempt: int) -> Path:
         return self._folder / slot / f"a{attempt}.log"
 
+    def error_path(self, slot: str, attempt: int) -> Path:
+        """Of standard error alone, where it is kept apart."""
+        return self._folder / slot / f"a{attempt}.err.log"
+
+    def paths(self, slot: str, attempt: int) -> tuple[Path, ...]:
+        """All that there is of the attempt's output, or will be."""
+        apart = self.error_path(slot, attempt)
+        return (self.path(slot, attempt), apart) if apart.exists() else (self.path(slot, attempt),)
+
     def newest(self, slot: str) -> int | None:
         """The newest attempt with a log, also of an ended slot."""
         numbers = (re.fullmatch(r"a(\d+)\.log", path.name) for path in (self._folder / slot).glob("a*.log"))
@@ -81,6 +91,32 @@ class Logs:
                 return
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _POLL_MAX_S)
+
+    def next_piece(self, path: Path, place: int, most: int) -> tuple[bytes, int, int]:
+        """
+        Up to *most* bytes from *place* on, now: the bytes, the place after them, and how many were kept no more. On
+        the caller's own thread: a look at a file's size, in most cases.
+        """
+        with self._lock:
+            start = self._start(path)
+            if place >= start and start + _size(path) <= place:
+                return b"", place, 0
+            first = start - _size(older(path))
+            dropped = max(0, first - place)
+            place += dropped
+            source, offset = (older(path), place - first) if place < start else (path, place - start)
+            data = _read_at(source, offset)[:most]
+        return data, place + len(data), dropped
+
+    def offset_of(self, path: Path, place: int) -> int:
+        """*place* counted from the first byte of the log's file as it is now; for who must remember it."""
+        with self._lock:
+            return place - self._start(path)
+
+    def place_of(self, path: Path, offset: int) -> int:
+        """The reverse of `offset_of`, also for another agent."""
+        with self._lock:
+            return self._start(path) + offset
 
     def _place(self, path: Path, tail_bytes: int | None) -> int:
         with self._lock:

@@ -69,6 +69,7 @@ async def _run(config: AgentConfig) -> None:
 async def adapters(config: AgentConfig) -> AsyncIterator[tuple[Containers, Images]]:
     """The ports on this machine's containerd, which need not be there yet. Raises: HostFault."""
     init_path = config.init_path if config.init_path is not None else await asyncio.to_thread(init.program)
+    logger_path = config.logger_path if config.logger_path is not None else await asyncio.to_thread(init.logger)
     host = HostImage(config.state_dir, masked_paths=_masked(config))
     async with Client(config.containerd_socket, config.containerd_namespace) as client:
         containers = ContainerdContainers(
@@ -76,6 +77,7 @@ async def adapters(config: AgentConfig) -> AsyncIterator[tuple[Containers, Image
             state_dir=config.state_dir,
             cgroup_parent=config.cgroup_parent,
             init_path=init_path,
+            logger_path=logger_path,
             host_image=host,
             runc_root=config.runc_root,
         )

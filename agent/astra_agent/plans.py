@@ -9,7 +9,7 @@ from astra_agent.attachment import Attachment
 from astra_agent.config import AgentConfig
 from astra_agent.errors import InvalidRequest
 from astra_agent.records import AttemptRecord, Prepared, SlotRecord
-from astra_agent.runtime import BindMount, ContainerPlan, ImageConfig
+from astra_agent.runtime import BindMount, ContainerPlan, Device, ImageConfig, MemoryMount
 from astra_agent.wire import SlotRequest
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -63,6 +63,10 @@ def _drive(drives: Mapping[str, Path], name: str) -> Path:
     return drives[name]
 
 
+def host_mounts(request: SlotRequest) -> tuple[BindMount, ...]:
+    return tuple(BindMount(mount.source, mount.mount_path, mount.read_only) for mount in request.mounts)
+
+
 def container_plan(
     config: AgentConfig,
     record: SlotRecord,
@@ -73,6 +77,8 @@ def container_plan(
     netns: Path,
     log_path: Path,
     files: Path,
+    error_log_path: Path | None = None,
+    devices: tuple[Device, ...] = (),
 ) -> ContainerPlan:
     """
     Args:
@@ -92,13 +98,23 @@ def container_plan(
         log_path=str(log_path),
         netns=str(netns),
         cgroup_path=f"{config.cgroup_parent.rstrip('/')}/{name}",
-        mounts=(*drive_mounts(request, config.drives), *_file_mounts(files)),
+        mounts=(*drive_mounts(request, config.drives), *host_mounts(request), *_file_mounts(files)),
         uid=prepared.uid,
         gid=prepared.gid,
         groups=prepared.groups,
         cpu_cores=request.cpu_cores,
         memory_bytes=request.memory_bytes,
         shm_bytes=request.shm_bytes,
+        error_log_path=str(error_log_path) if error_log_path is not None else None,
+        memory_mounts=tuple(MemoryMount(mount.mount_path, mount.size_bytes) for mount in request.tmpfs),
+        devices=devices,
+        cap_add=request.cap_add,
+        cap_drop=request.cap_drop,
+        rlimits=request.ulimits,
+        read_only_root=request.read_only_root,
+        cpu_shares=request.cpu_shares,
+        cpus=request.cpus,
+        memory_reserved_bytes=request.memory_reserved_bytes,
         spec_edits=attachment.spec_edit,
     )
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from astra_agent import plans, ports
 from astra_agent.attachment import attach
-from astra_agent.errors import DeadlineExceeded, HostFault, Unavailable
+from astra_agent.errors import DeadlineExceeded, HostFault, InvalidRequest, Unavailable
+from astra_agent.planning import find_device
 from astra_agent.records import Prepared
 from astra_agent.runtime import BindMount, PreparedImage
 from astra_agent.tools import Tools
@@ -31,6 +32,9 @@ async def prepare(request: SlotRequest, tools: Tools, progress: Callable[[str], 
     attach(tools.facts, request)
     mounts = plans.drive_mounts(request, tools.config.drives)
     _check_drives(request, mounts)
+    mounts = (*mounts, *_host_mounts(request))
+    for node in request.devices:
+        find_device(node)
     image = await _pull(request, tools, progress)
     args = plans.arguments(request, image.config)
     working_dir = plans.working_dir(request, image.config)
@@ -45,10 +49,29 @@ async def prepare(request: SlotRequest, tools: Tools, progress: Callable[[str], 
         mounts,
     )
     progress("Setting up the network")
-    address, port = await _hold(request.slot, tools)
-    await tools.networks.set_up(request.slot, address)
-    name_server = await tools.names.serve(request.slot, request.run.workspace, tools.networks.netns(request.slot))
+    address, port, name_server = await _network(request, tools)
     return Prepared(image, args, working_dir, uid, gid, groups, address, port, name_server)
+
+
+def _host_mounts(request: SlotRequest) -> tuple[BindMount, ...]:
+    for mount in request.mounts:
+        if not Path(mount.source).exists():
+            raise InvalidRequest(f"{mount.source}, to be mounted on {mount.mount_path}, is not there", "mounts")
+    return plans.host_mounts(request)
+
+
+async def _network(request: SlotRequest, tools: Tools) -> tuple[str, int, str]:
+    """Address, port and name server. What starts by itself meets nobody, and needs neither of the last two."""
+    if request.network is not None:
+        if not Path(request.network.netns).exists():
+            raise HostFault(f"the network namespace {request.network.netns} is not there")
+        return request.network.address, 0, ""
+    address, port = await _hold(request, tools)
+    await tools.networks.set_up(request.slot, address)
+    if request.starts == "when_ready":
+        return address, port, ""
+    server = await tools.names.serve(request.slot, request.run.workspace, tools.networks.netns(request.slot))
+    return address, port, server
 
 
 def _check_drives(request: SlotRequest, mounts: tuple[BindMount, ...]) -> None:
@@ -88,12 +111,13 @@ async def _runtime_answers(tools: Tools) -> bool:
     return True
 
 
-async def _hold(slot: str, tools: Tools) -> tuple[str, int]:
+async def _hold(request: SlotRequest, tools: Tools) -> tuple[str, int]:
     """Choose an address and a port, and hold them."""
-    config, holdings = tools.config, tools.holdings
+    config, holdings, slot, port = tools.config, tools.holdings, request.slot, 0
     async with holdings.choosing:
-        port = await asyncio.to_thread(ports.free_port, config.netns, frozenset(holdings.ports))
-        holdings.ports[port] = slot
+        if request.starts == "when_told":
+            port = await asyncio.to_thread(ports.free_port, config.netns, frozenset(holdings.ports))
+            holdings.ports[port] = slot
         if config.slot_network == "host" or config.own_network is None:
             return config.address, port
         address = ports.free_address(config.own_network, config.address, frozenset(holdings.addresses))

@@ -50,6 +50,22 @@ def _reads(path: Path, line: str) -> bool:
         return False
 
 
+def move_to_cgroup(pid: int, path: str, cgroups: Path = Path("/sys/fs/cgroup")) -> None:
+    """
+    Into the cgroup *path*, made where it is missing, in every hierarchy that takes it. Some of version 1 take nobody
+    without settings of their own; the one by which a service manager knows its own does.
+    """
+    roots = [cgroups] if (cgroups / "cgroup.controllers").exists() else sorted(cgroups.glob("*"))
+    for root in roots:
+        folder = root / path.lstrip("/")
+        try:
+            if not root.is_symlink() and (root / "cgroup.procs").exists():
+                folder.mkdir(parents=True, exist_ok=True)
+                (folder / "cgroup.procs").write_text(str(pid))
+        except OSError:
+            continue
+
+
 def is_in_network(pid: int, netns: Path, proc: Path = Path("/proc")) -> bool | None:
     """Whether the process is in the network namespace at *netns*; None when it can't be seen (any more)."""
     try:

@@ -33,11 +33,13 @@ class StopWish:
     Attributes:
         deadline_s: When SIGTERM turns into SIGKILL, on the clock of `astra_agent.lease.now`.
         why: A sentence when the agent itself wants it; empty: it was told to.
+        signal: Instead of SIGTERM, to the program alone; empty: SIGTERM.
     """
 
     grace_s: float
     deadline_s: float
     why: str = ""
+    signal: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +86,27 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
+    """*code* None: the one that the program ends with."""
+
+    code: int | None
+    reason: str
+    oom: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """
+    What is left of a slot.
+
+    Attributes:
+        newest: Its highest attempt; what uses the ID again counts on from there.
+    """
+
     code: int
     reason: str
+    oom: bool = False
+    incarnation: str = ""
+    newest: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +115,7 @@ class SlotRecord:
     Attributes:
         term: The highest of any directive for it.
         newest: The highest attempt that was ever armed; -1: none.
+        first: The first attempt's number, of a slot that starts by itself.
         stopped_through: Attempts up to this one are stopped, armed yet or not; -1: none.
         arm_failed: The newest attempt that could not be armed or started.
     """
@@ -106,8 +128,10 @@ class SlotRecord:
     prepared: Prepared | None = None
     term: int = 0
     newest: int = -1
+    first: int = 0
     stopped_through: int = -1
     arm_failed: int | None = None
+    told: str = ""
     attempts: tuple[AttemptRecord, ...] = ()
     ending: Ending | None = None
 

@@ -52,6 +52,25 @@ class BindMount:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryMount:
+    """An empty file system in memory; *size_bytes* 0: half of the machine's."""
+
+    target: str
+    size_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """*path* is where it is in the container, *permissions* are letters of `rwm`."""
+
+    path: str
+    kind: Literal["b", "c"]
+    major: int
+    minor: int
+    permissions: str = "rwm"
+
+
+@dataclass(frozen=True, slots=True)
 class ContainerPlan:
     """All that the adapter needs to create one container: complete, nothing is looked up or merged any more."""
 
@@ -63,7 +82,7 @@ class ContainerPlan:
     working_dir: str
     hostname: str
     log_path: str
-    """stdout and stderr, appended to one file."""
+    """stdout and stderr, appended to one file; without stderr where *error_log_path* is set."""
     netns: str
     """Path of the network namespace to join."""
     cgroup_path: str
@@ -76,6 +95,19 @@ class ContainerPlan:
     memory_bytes: int = 0
     shm_bytes: int = 0
     """0: the adapter's default, half of the memory."""
+    error_log_path: str | None = None
+    memory_mounts: tuple[MemoryMount, ...] = ()
+    devices: tuple[Device, ...] = ()
+    cap_add: tuple[str, ...] = ()
+    """Without the prefix CAP_; added to the adapter's usual ones after *cap_drop*. Either may be `ALL`."""
+    cap_drop: tuple[str, ...] = ()
+    rlimits: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Soft and hard limits by name, such as `memlock`; -1: unlimited."""
+    read_only_root: bool = False
+    cpu_shares: int = 0
+    """Weight, 1024 for a core; 0: by *cpu_cores*."""
+    cpus: str = ""
+    memory_reserved_bytes: int = 0
     spec_edits: Callable[[dict[str, object]], dict[str, object]] | None = None
     """Attachments: a pure change of the OCI spec, applied last."""
 
@@ -102,6 +134,22 @@ class FoundContainer:
     id: str
     labels: Mapping[str, str]
     status: ContainerStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Counters since the container's start; what the machine does not count is 0."""
+
+    cpu_user_ns: int = 0
+    cpu_system_ns: int = 0
+    throttled_periods: int = 0
+    throttled_ns: int = 0
+    memory_bytes: int = 0
+    memory_rss_bytes: int = 0
+    memory_cache_bytes: int = 0
+    memory_peak_bytes: int = 0
+    memory_kernel_bytes: int = 0
+    memory_swap_bytes: int = 0
 
 
 class ExecSession(Protocol):
@@ -192,6 +240,14 @@ class Containers(Protocol):
 
         This, `kill` and `processes` are between this machine's kernel and us: the runtime may be away.
         """
+        ...
+
+    async def signal(self, container: str, number: int) -> None:
+        """Send the program a signal; SIGKILL and SIGSTOP reach all its processes. Not running: nothing happens."""
+        ...
+
+    async def usage(self, container: str) -> Usage | None:
+        """What it uses; None when it is not there. Asks nobody but the kernel."""
         ...
 
     async def kill(self, container: str) -> None:

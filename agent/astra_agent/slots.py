@@ -8,22 +8,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from astra_agent import host_files, plans
-from astra_agent.attachment import attach
+from astra_agent import endings, planning, plans
 from astra_agent.attempts import Attempt
 from astra_agent.errors import AstraError, HostFault, InvalidRequest, Stale
+from astra_agent.fifos import relayed
 from astra_agent.lease import now
 from astra_agent.prepare import prepare
-from astra_agent.records import AttemptRecord, Ending, Prepared, SlotRecord, StopWish
+from astra_agent.records import AttemptRecord, Ending, SlotRecord, StopWish
 from astra_agent.runtime import ContainerPlan
 from astra_agent.status import Seen, slot_status
 from astra_agent.tools import Tools
-from astra_agent.wire import Arm, Fault, SlotRequest, SlotStatus, Start, Stop
+from astra_agent.wire import Arm, Fault, SlotRequest, SlotStatus, Start, Stop, Tell
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +54,7 @@ class Slot:
         self._progress = ""
         self._progress_s = float("-inf")
         self._finishing = asyncio.Event()
+        self._news = asyncio.Event()
         self._group: asyncio.TaskGroup | None = None
         self._attempts = {one.number: Attempt(one.number, self, tools) for one in record.attempts}
         if record.ending is not None:
@@ -75,11 +76,11 @@ class Slot:
     def growing_logs(self) -> Iterator[Path]:
         for attempt in self.record.attempts:
             if attempt.exit is None:
-                yield self._tools.logs.path(self.id, attempt.number)
+                yield from self._tools.logs.paths(self.id, attempt.number)
 
     def kept_logs(self) -> Iterator[Path]:
         for attempt in self.record.attempts:
-            yield self._tools.logs.path(self.id, attempt.number)
+            yield from self._tools.logs.paths(self.id, attempt.number)
 
     def is_running(self, attempt: int) -> bool:
         """Whether more may still be written to its log."""
@@ -132,21 +133,40 @@ class Slot:
 
     def stop(self, directive: Stop) -> None:
         self._check_term(directive.term)
-        self._stop_through(directive.attempt, directive.grace_s, term=directive.term)
+        self._stop_through(directive.attempt, _wish(directive.grace_s), term=directive.term)
 
-    def finish(self, ending: Ending, term: int | None = None) -> None:
-        """*term* None: the machine's own engine wants it, who is never stale. The first ending stands."""
+    def tell(self, directive: Tell) -> None:
+        self._check_term(directive.term)
+        if directive.sentence != self.record.told:
+            self.save(replace(self.record, term=directive.term, told=directive.sentence))
+
+    def finish(self, ending: Ending, term: int | None = None, grace_s: float | None = None, signal: str = "") -> None:
+        """
+        The first ending stands, the sooner of two deadlines wins. Raises: HostFault, and nothing has changed.
+
+        Args:
+            term: None: the machine's own engine wants it, who is never stale.
+            grace_s: None: the slot's own.
+        """
         if term is not None:
             self._check_term(term)
+        wish = _wish(self.record.request.stop_grace_s if grace_s is None else grace_s, signal=signal)
         if self.record.ending is not None:
+            self._stop_through(self.record.newest, wish, term=self.record.term)
             return
         term = self.record.term if term is None else term
-        self._stop_through(self.record.newest, self.record.request.stop_grace_s, term=term, ending=ending)
+        self._stop_through(self.record.newest, wish, term=term, ending=ending)
         self._begin_finish()
+
+    def reuse(self, request: SlotRequest) -> None:
+        """The same slot, under a newer name of its engine's. Raises: HostFault, and nothing has changed."""
+        if request.incarnation != self.record.request.incarnation:
+            renamed = self.record.request.model_copy(update={"incarnation": request.incarnation})
+            self.save(replace(self.record, request=renamed))
 
     def stop_alone(self, why: str) -> None:
         """The agent itself ends what runs, at once: somebody else may take its place the next moment."""
-        self._stop_through(self.record.newest, 0.0, term=self.record.term, why=why)
+        self._stop_through(self.record.newest, _wish(0.0, why), term=self.record.term)
 
     def _check_term(self, term: int) -> None:
         if term < self.record.term:
@@ -156,9 +176,7 @@ class Slot:
         if term > self.record.term:
             self.save(replace(self.record, term=term))
 
-    def _stop_through(
-        self, number: int, grace_s: float, *, term: int, why: str = "", ending: Ending | None = None
-    ) -> None:
+    def _stop_through(self, number: int, wish: StopWish, *, term: int, ending: Ending | None = None) -> None:
         record = replace(
             self.record,
             term=term,
@@ -167,9 +185,9 @@ class Slot:
         )
         for attempt in self.record.attempts:
             if attempt.number <= number and attempt.exit is None:
-                record = record.with_attempt(_with_stop(attempt, grace_s, why))
+                record = record.with_attempt(_with_stop(attempt, wish))
         if record != self.record:
-            self._save_or_go_on(record, must_go_on=bool(why))
+            self._save_or_go_on(record, must_go_on=bool(wish.why))
         for attempt in record.attempts:
             self._attempts[attempt.number].wake()
 
@@ -187,13 +205,16 @@ class Slot:
 
     async def run(self) -> None:
         """Returns when the slot has ended and nothing of it is left. May be cancelled; another agent goes on."""
-        async with asyncio.TaskGroup() as group:
+        async with relayed(self._tools, self), asyncio.TaskGroup() as group:
             self._group = group
-            preparing = group.create_task(self._prepare())
+            working = [group.create_task(self._prepare())]
+            if self.record.request.starts == "when_ready":
+                working.append(group.create_task(self._see_to_itself()))
             for attempt in self._attempts.values():
                 self._attend(attempt)
             await self._finishing.wait()
-            preparing.cancel()
+            for task in working:
+                task.cancel()
         await self._clean()
         log.info("slot_ended run=%s slot=%s", self.record.request.run.name, self.id)
         self.ended.set()
@@ -232,6 +253,37 @@ class Slot:
             else:
                 return
 
+    async def _see_to_itself(self) -> None:
+        """Nobody tells this slot anything: it starts its attempt once it is ready, and ends with that."""
+        while (ending := endings.own_ending(self.record)) is None:
+            try:
+                if self.record.phase == "ready" and self.record.newest < self.record.first:
+                    self._start_alone()
+            except HostFault as error:
+                log.error("record_not_written slot=%s reason=%s", self.id, error)
+                await asyncio.sleep(_SAVE_AGAIN_S)
+                continue
+            self._news.clear()
+            await self._news.wait()
+        await self._end_alone(ending)
+
+    def _start_alone(self) -> None:
+        number = self.record.first
+        attempt = AttemptRecord(number, {}, {}, start_wanted=True)
+        self.save(replace(self.record, newest=number).with_attempt(attempt))
+        self._attempts[number] = Attempt(number, self, self._tools)
+        self._attend(self._attempts[number])
+
+    async def _end_alone(self, ending: Ending) -> None:
+        while True:
+            try:
+                self.finish(ending)
+            except HostFault as error:
+                log.error("record_not_written slot=%s reason=%s", self.id, error)
+                await asyncio.sleep(_SAVE_AGAIN_S)
+            else:
+                return
+
     def _say_progress(self, sentence: str) -> None:
         """Told at most once a second: reports of progress are many, and only the newest is worth a message."""
         self._progress = sentence
@@ -255,7 +307,7 @@ class Slot:
                 self._tools.names.withdraw(self.id)
                 await self._tools.networks.tear_down(self.id)
                 shutil.rmtree(self._tools.slot_folder(self.id), ignore_errors=True)
-                self._tools.book.bury(self.id, self.record.ending or Ending(code=1, reason=""))
+                self._tools.book.bury(self.id, endings.tombstone(self.record))
             except HostFault as error:
                 log.warning("slot_not_cleaned slot=%s reason=%r", self.id, str(error))
                 await asyncio.sleep(_CLEAN_AGAIN_S)
@@ -268,6 +320,7 @@ class Slot:
         """Durable, remembered and told, in this order. Raises: HostFault, and nothing has changed."""
         self._tools.book.save(record)
         self.record = record
+        self._news.set()
         self.publish()
 
     def publish(self) -> None:
@@ -276,55 +329,29 @@ class Slot:
 
     def plan(self, attempt: AttemptRecord) -> ContainerPlan:
         """The plan of the attempt's container; its files are written."""
-        prepared, request = self.record.prepared, self.record.request
-        if prepared is None:
-            raise HostFault(f"slot {self.id} is not prepared")
-        files = self.files(attempt.number)
-        host_files.write(files, self._texts(prepared, attempt))
-        return plans.container_plan(
-            self._tools.config,
-            self.record,
-            prepared,
-            attempt,
-            attach(self._tools.facts, request),
-            netns=self._tools.networks.path(self.id),
-            log_path=self._tools.logs.path(self.id, attempt.number),
-            files=files,
-        )
-
-    def _texts(self, prepared: Prepared, attempt: AttemptRecord) -> dict[str, str]:
-        """
-        Peers are in the hosts file only where nobody answers for them: there they would stay what they were while the
-        name server has moved on.
-        """
-        request, tools = self.record.request, self._tools
-        machine_hosts = tools.hosts if request.image == "host" else ""
-        answered = prepared.name_server and attempt.names is not None
-        peers: Mapping[str, str] = {} if answered else attempt.hosts
-        resolv_conf = tools.resolv_conf
-        if prepared.name_server:
-            home = f"{request.run.workspace}.{tools.config.zone.removesuffix('.')}"
-            resolv_conf = host_files.own_resolv_conf(prepared.name_server, (home, *tools.search))
-        return {
-            "hosts": host_files.hosts(request.worker, prepared.address, peers, machine_hosts),
-            "resolv.conf": resolv_conf,
-            "hostname": f"{request.worker}\n",
-        }
+        return planning.plan(self._tools, self.record, attempt, self.files(attempt.number))
 
     def files(self, attempt: int) -> Path:
         return self._tools.slot_folder(self.id) / f"a{attempt}"
 
 
-def _with_stop(attempt: AttemptRecord, grace_s: float, why: str) -> AttemptRecord:
+def _wish(grace_s: float, why: str = "", signal: str = "") -> StopWish:
+    return StopWish(grace_s, now() + grace_s, why, signal)
+
+
+def _with_stop(attempt: AttemptRecord, wish: StopWish) -> AttemptRecord:
     """The sooner of two stops wins; the first reason stays."""
-    wish = StopWish(grace_s, now() + grace_s, why)
     if attempt.stop is None:
         return replace(attempt, stop=wish)
     if attempt.stop.deadline_s <= wish.deadline_s:
         return attempt
-    return replace(attempt, stop=replace(wish, why=attempt.stop.why or why))
+    return replace(attempt, stop=replace(wish, why=attempt.stop.why or wish.why))
 
 
 def is_same_request(one: SlotRequest, other: SlotRequest) -> bool:
-    """Credentials aside: they may be newer, and are forgotten once the image is there."""
-    return one.model_copy(update={"registry_auth": None}) == other.model_copy(update={"registry_auth": None})
+    """
+    Credentials aside, which may be newer and are forgotten once the image is there, and what the engine calls this use
+    of the slot.
+    """
+    aside = {"registry_auth": None, "incarnation": ""}
+    return one.model_copy(update=aside) == other.model_copy(update=aside)

@@ -49,11 +49,15 @@ def slot_status(record: SlotRecord, seen: Seen) -> SlotStatus:
         detail=detail,
         fault=fault,
         address=record.prepared.address if record.prepared else None,
-        port=record.prepared.port if record.prepared else None,
+        port=(record.prepared.port or None) if record.prepared else None,
         term=record.term,
         attempts=tuple(_attempt_status(record, attempt, seen) for attempt in record.attempts),
         arm_failed=record.arm_failed,
         stuck=seen.stuck,
+        engine_ref=request.engine_ref,
+        incarnation=request.incarnation,
+        starts=request.starts,
+        told=record.told,
         called=request.called,
     )
 

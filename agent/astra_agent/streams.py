@@ -7,25 +7,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from pathlib import Path
 
 import aiohttp
-from pydantic import TypeAdapter, ValidationError
 
 from astra_agent.agent import Agent
 from astra_agent.dial import Dialer, first_of
-from astra_agent.errors import AstraError, NotFound
-from astra_agent.runtime import ExecSession
-from astra_agent.wire import ExecExit, ExecRequest, LogsRequest, OpenStream, Resize, StdinEnd
+from astra_agent.errors import AstraError
+from astra_agent.exec_frames import say_not_run, serve_exec
+from astra_agent.wire import ExecRequest, LogsRequest, OpenStream
 
 log = logging.getLogger(__name__)
 
 _AT_ONCE = 128
 _CLOSE_NOT_FOUND = 4404
 """WebSocket close code of a log that is not there; the close's message is the sentence."""
-_EXIT_NOT_RUN = 126
 
-_Control = Resize | StdinEnd
-_CONTROL: TypeAdapter[_Control] = TypeAdapter(_Control)
 Connection = aiohttp.ClientWebSocketResponse
 
 
@@ -83,69 +80,34 @@ class Streams:
         await first_of(_closed(connection), self._send_log(connection, request, attempt))
 
     async def _send_log(self, connection: Connection, request: LogsRequest, attempt: int) -> None:
+        """Standard output and error of a worker whose engine wants them apart come as they are found: both at once."""
+
         def has_ended() -> bool:
             return not self._agent.is_running(request.slot, attempt)
 
-        pieces = self._agent.logs.read(
-            self._agent.logs.path(request.slot, attempt),
-            tail_bytes=request.tail_bytes,
-            follow_until=has_ended if request.follow else None,
-        )
-        async for piece in pieces:
-            await connection.send_bytes(piece)
+        async def send(path: Path) -> None:
+            pieces = self._agent.logs.read(
+                path, tail_bytes=request.tail_bytes, follow_until=has_ended if request.follow else None
+            )
+            async for piece in pieces:
+                await connection.send_bytes(piece)
+
+        async with asyncio.TaskGroup() as group:
+            for path in self._agent.logs.paths(request.slot, attempt):
+                group.create_task(send(path))
 
     # Exec ---------------------------------------------------------------------------------------------------------
 
     async def _exec(self, connection: Connection, request: ExecRequest) -> None:
         try:
-            session = await self._begin_exec(request)
+            session = await self._agent.exec(request)
         except AstraError as error:
-            await connection.send_str(ExecExit(code=_EXIT_NOT_RUN, error=str(error)).model_dump_json())
+            await say_not_run(connection, str(error))
             return
-        try:
-            await first_of(_feed(connection, session), _drain(connection, session))
-        finally:
-            await session.close()
-
-    async def _begin_exec(self, request: ExecRequest) -> ExecSession:
-        container = self._agent.slot(request.slot).running_container()
-        if container is None:
-            raise NotFound(f"nothing runs in slot {request.slot} now")
-        return await self._agent.containers.exec(
-            container, request.command, request.tty, request.stdin, request.width, request.height
-        )
+        await serve_exec(connection, session)
 
 
 async def _closed(connection: Connection) -> None:
     """Until the other side has closed; whatever else it says is of no interest."""
     async for _ in connection:
         pass
-
-
-async def _feed(connection: Connection, session: ExecSession) -> None:
-    """Standard input and control. The next message is read once this one has been taken: that is the backpressure."""
-    async for message in connection:
-        if message.type is aiohttp.WSMsgType.BINARY:
-            await session.write(message.data)
-        elif message.type is aiohttp.WSMsgType.TEXT:
-            match _control(message.data):
-                case Resize(width=width, height=height):
-                    await session.resize(width, height)
-                case StdinEnd():
-                    await session.close_stdin()
-
-
-def _control(text: str) -> _Control | None:
-    try:
-        return _CONTROL.validate_json(text)
-    except ValidationError:
-        log.warning("stream_message_unknown message=%.100r", text)
-        return None
-
-
-async def _drain(connection: Connection, session: ExecSession) -> None:
-    """All output, then the code."""
-    async for which, data in session.output():
-        await connection.send_bytes(bytes((which,)) + data)
-    code = await session.wait()
-    await connection.send_str(ExecExit(code=code).model_dump_json())

@@ -38,8 +38,9 @@ class Holdings:
     def restore(self, record: SlotRecord) -> None:
         slot = record.request.slot
         self.gpus.update(dict.fromkeys(record.request.gpus, slot))
-        if record.prepared is not None:
-            self.ports[record.prepared.port] = slot
+        if record.prepared is not None and record.request.network is None:
+            if record.prepared.port:
+                self.ports[record.prepared.port] = slot
             self.addresses[record.prepared.address] = slot
 
     def release(self, slot: str) -> None:
@@ -55,6 +56,7 @@ class Tools:
         facts: What was found at start; *out_of_use* is not in it.
         boot: This boot's ID.
         resolv_conf: Text for containers that ask the machine's own servers.
+        own_resolv_conf: The same for a container whose loopback is not the machine's.
         search: The machine's search domains.
         hosts: The machine's /etc/hosts, for the image that brings it along.
     """
@@ -71,6 +73,7 @@ class Tools:
     logs: Logs
     names: Names
     resolv_conf: str
+    own_resolv_conf: str
     search: tuple[str, ...]
     hosts: str
 

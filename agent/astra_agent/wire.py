@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-PROTOCOL = 1
+PROTOCOL = 2
 
 SlotId = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
 
@@ -28,6 +28,13 @@ class GpuFacts(Wire):
     index: int
     uuid: str
     memory_bytes: int = 0
+    model: str = ""
+    """`H200`, `NVIDIA-H100-80GB-HBM3`; empty: not known."""
+    pci_bus_id: str = ""
+    """`0000:3b:00.0`; empty: not known."""
+    numa_node: int | None = None
+    fault: str | None = None
+    """A sentence when nothing new may use it, else None."""
 
 
 class PortFacts(Wire):
@@ -76,6 +83,54 @@ class DriveMount(Wire):
     read_only: bool = False
 
 
+class HostMount(Wire):
+    """A path of this machine. Whoever asks has seen to it that it may be asked for."""
+
+    source: str
+    mount_path: str
+    read_only: bool = False
+
+
+class TmpfsMount(Wire):
+    mount_path: str
+    size_bytes: int = 0
+    """0: half of the machine's memory."""
+
+
+class DeviceNode(Wire):
+    """A device node of this machine."""
+
+    source: str
+    device_path: str
+    permissions: str = "rwm"
+
+
+class LogFifos(Wire):
+    """
+    Where the engine listens to what the programs say, besides the agent's own logs. Two FIFOs of this machine; the
+    agent opens each once, for writing, and holds it until the slot has ended.
+    """
+
+    stdout: str
+    stderr: str
+
+
+class Dns(Wire):
+    """Stands instead of the machine's own resolv.conf."""
+
+    servers: tuple[str, ...] = ()
+    searches: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+
+
+class JoinedNetwork(Wire):
+    """A network namespace that the engine has made for this slot, and keeps."""
+
+    netns: str
+    address: str
+    """Of the slot, in there."""
+
+
 class RegistryAuth(Wire):
     username: str
     password: str
@@ -113,6 +168,36 @@ class SlotRequest(Wire):
     registry_auth: RegistryAuth | None = None
     called: SlotId | None = None
     """What the coordinator calls this slot, where the engine has an ID of its own for it. Statuses repeat it."""
+
+    starts: Literal["when_told", "when_ready"] = "when_told"
+    """
+    `when_told`: a coordinator arms and starts attempts, and finishes the slot. `when_ready`: the agent starts the one
+    attempt by itself as soon as the slot is ready, and the slot ends with its program.
+    """
+    engine_ref: str = ""
+    """What the engine calls this slot. Statuses repeat it; it means nothing to the agent."""
+    incarnation: str = ""
+    """Tells uses of one slot ID apart that follow each other: an ended slot's ID may be used anew by another one."""
+    mounts: tuple[HostMount, ...] = ()
+    tmpfs: tuple[TmpfsMount, ...] = ()
+    devices: tuple[DeviceNode, ...] = ()
+    cap_add: tuple[str, ...] = ()
+    """Capabilities such as `IPC_LOCK`, or `ALL`; added to the usual ones after *cap_drop*."""
+    cap_drop: tuple[str, ...] = ()
+    ulimits: dict[str, tuple[int, int]] = {}
+    """Soft and hard limits by name, such as `memlock`; -1: unlimited."""
+    read_only_root: bool = False
+    cpu_shares: int = 0
+    """Weight against others, 1024 for one core; 0: by *cpu_cores*."""
+    cpus: str = ""
+    """The only processors that it may run on, such as `2,3`; empty: all."""
+    memory_reserved_bytes: int = 0
+    """What it keeps when memory is short, of *memory_bytes*; 0: no such promise."""
+    fifos: LogFifos | None = None
+    network: JoinedNetwork | None = None
+    dns: Dns | None = None
+    hosts: dict[str, str] = {}
+    """Names to addresses for /etc/hosts, besides those that an attempt is told."""
 
 
 class SlotShare(Wire):
@@ -187,6 +272,62 @@ class SlotStatus(Wire):
     """A sentence while a process of an old attempt does not die: `process 4711 of llama-1 does not die (…)`."""
     called: SlotId | None = None
     """As in the request."""
+    engine_ref: str = ""
+    incarnation: str = ""
+    starts: Literal["when_told", "when_ready"] = "when_told"
+    told: str = ""
+    """The newest sentence of the coordinator's, see `Tell`."""
+
+
+class SlotEnding(Wire):
+    """How a slot has ended. Nothing of it is left on the machine but its logs."""
+
+    code: int
+    """The program's, where nobody has said otherwise; 125 for a program that never ran."""
+    reason: str
+    oom: bool = False
+
+
+class StopRequest(Wire):
+    """The engine ends the slot, with the code of its program."""
+
+    grace_s: float
+    """From the signal to SIGKILL."""
+    signal: str = ""
+    """`SIGINT`; empty: SIGTERM, to whom the agent asks at every stop."""
+    reason: str = "Stopped"
+
+
+class SignalRequest(Wire):
+    signal: str
+    """`SIGHUP`; to the program of the newest attempt, SIGKILL to all its processes."""
+
+
+class SlotUsage(Wire):
+    """What the newest attempt has used and uses now; all counters from its start."""
+
+    cpu_user_ns: int = 0
+    cpu_system_ns: int = 0
+    throttled_periods: int = 0
+    throttled_ns: int = 0
+    memory_bytes: int = 0
+    """All that counts against its limit."""
+    memory_rss_bytes: int = 0
+    memory_cache_bytes: int = 0
+    memory_peak_bytes: int = 0
+    memory_kernel_bytes: int = 0
+    memory_swap_bytes: int = 0
+
+
+class AgentHealth(Wire):
+    """`GET /v1/health`. Read leniently by whoever may meet another version: *protocol* is there in each."""
+
+    version: str
+    protocol: int
+    boot: str
+    runtime: dict[str, object] | None
+    """None while containerd does not answer."""
+    findings: tuple[str, ...]
 
 
 # Link: coordinator to agent -----------------------------------------------------------------------------------------
@@ -264,7 +405,16 @@ class Finish(Wire):
     reason: str = ""
 
 
-Directive = Annotated[Arm | Start | Stop | Finish, Field(discriminator="kind")]
+class Tell(Wire):
+    """A sentence for whoever looks at this slot through its engine: `Gang restart: llama-1 failed.`"""
+
+    kind: Literal["tell"] = "tell"
+    slot: SlotId
+    term: int
+    sentence: str
+
+
+Directive = Annotated[Arm | Start | Stop | Finish | Tell, Field(discriminator="kind")]
 
 
 class DirectiveMessage(Wire):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from astra_agent.errors import InvalidRequest
+from astra_agent.wire import PROTOCOL
 from tests.agent.daemon import Daemon, a_daemon
 from tests.agent.machine import BOUND_S, SLOT, request, until
 
@@ -44,13 +45,16 @@ async def test_a_deleted_slot_ends_is_gone_and_stays_gone(daemon: Daemon) -> Non
     waiting = asyncio.create_task(daemon.ask("GET", f"/v1/slots/{SLOT}/wait?timeout_s=10"))
     status, _ = await daemon.ask("DELETE", f"/v1/slots/{SLOT}?code=3&reason=Gang+failed")
     assert status == 202
-    assert await waiting == (200, {"code": 3, "reason": "Gang failed"})
+    assert await waiting == (200, {"code": 3, "reason": "Gang failed", "oom": False})
     async with asyncio.timeout(BOUND_S):
         while (await daemon.ask("GET", f"/v1/slots/{SLOT}"))[0] != 404:  # noqa: ASYNC110 -- asked by HTTP
             await asyncio.sleep(0.01)
     assert await daemon.put(request()) == 409
     assert (await daemon.ask("DELETE", f"/v1/slots/{SLOT}?code=9"))[0] == 202
-    assert await daemon.ask("GET", f"/v1/slots/{SLOT}/wait") == (200, {"code": 3, "reason": "Gang failed"})
+    assert await daemon.ask("GET", f"/v1/slots/{SLOT}/wait") == (
+        200,
+        {"code": 3, "reason": "Gang failed", "oom": False},
+    )
 
 
 async def test_a_slot_that_was_deleted_before_it_came_is_refused(daemon: Daemon) -> None:
@@ -89,7 +93,7 @@ async def test_what_is_wrong_is_said_in_a_sentence(
 
 async def test_health_says_what_the_runtime_is_or_that_it_is_away(daemon: Daemon) -> None:
     _, document = await daemon.ask("GET", "/v1/health")
-    assert (document["protocol"], document["runtime"]["version"], document["findings"]) == (1, "fake", [])
+    assert (document["protocol"], document["runtime"]["version"], document["findings"]) == (PROTOCOL, "fake", [])
     daemon.containers.go_down()
     _, document = await daemon.ask("GET", "/v1/health")
     assert (document["runtime"], document["findings"]) == (None, ["the container runtime does not answer"])

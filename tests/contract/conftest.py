@@ -100,6 +100,7 @@ class ContainerdBench(RuntimeBench):
             state_dir=self.folder / "agent",
             cgroup_parent=CGROUP_PARENT,
             init_path=init.program(),
+            logger_path=init.logger(),
             runc_root=self.containerd.runc_root,
         )
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import shlex
+import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ from astra_agent.runtime import (
     ImageConfig,
     PreparedImage,
     RuntimeFacts,
+    Usage,
 )
 
 _FIRST_PID = 2**22 + 4711
@@ -95,6 +97,7 @@ class FakeContainers:
         self.starts: Counter[str] = Counter()
         self.terms: Counter[str] = Counter()
         self.kills: Counter[str] = Counter()
+        self.signals: list[tuple[str, int]] = []
         self.plans: list[ContainerPlan] = []
         self.execs: list[FakeExec] = []
         self._containers: dict[str, _Container] = {}
@@ -217,6 +220,21 @@ class FakeContainers:
         if not found.program.ignores_term and not found.stuck:
             self._end(found, ExitStatus(143))
 
+    async def signal(self, container: str, number: int) -> None:
+        self._answer()
+        found = self._containers.get(container)
+        if found is None or found.state != "running":
+            return
+        self.signals.append((container, number))
+        if number == signal.SIGKILL:
+            self._kill(found)
+        elif number in (signal.SIGTERM, signal.SIGINT) and not found.program.ignores_term:
+            self._end(found, ExitStatus(128 + number))
+
+    async def usage(self, container: str) -> Usage | None:
+        found = self._containers.get(container)
+        return Usage(cpu_user_ns=5_000_000, memory_bytes=4096, memory_rss_bytes=4096) if found is not None else None
+
     async def kill(self, container: str) -> None:
         found = self._containers.get(container)
         if found is None:
@@ -282,6 +300,8 @@ class FakeContainers:
         self.plans.append(plan)
         Path(plan.log_path).parent.mkdir(parents=True, exist_ok=True)
         Path(plan.log_path).touch()
+        if plan.error_log_path is not None:
+            Path(plan.error_log_path).touch()
         self._containers[plan.id] = _Container(plan, _Program.of(plan.args), pid=next(self._pids))
 
     def _kill(self, found: _Container) -> None:

@@ -11,7 +11,11 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 FENCE = re.compile(r"^```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 
-BUILT = {line.strip("/") for line in (ROOT / ".gitignore").read_text().splitlines()} | {".git", "astra-init"}
+BUILT = {line.strip("/") for line in (ROOT / ".gitignore").read_text().splitlines()} | {
+    ".git",
+    "astra-init",
+    "astra-log",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,17 @@ from astra_agent.containerd.services import CONTAINER_LIST, NAMESPACE_CREATE, TA
 from astra_agent.containerd.spec import INIT
 from astra_agent.containerd.tasks import Tasks
 from astra_agent.containerd.terminating import terminate
+from astra_agent.containerd.usage import read_usage
 from astra_agent.errors import AstraError, Conflict, DeadlineExceeded, HostFault, NotFound, Unavailable
-from astra_agent.runtime import ContainerPlan, ContainerStatus, ExecSession, ExitStatus, FoundContainer, RuntimeFacts
+from astra_agent.runtime import (
+    ContainerPlan,
+    ContainerStatus,
+    ExecSession,
+    ExitStatus,
+    FoundContainer,
+    RuntimeFacts,
+    Usage,
+)
 
 _KILLED = 128 + signal.SIGKILL
 _RETRY_S = 0.1
@@ -50,6 +59,7 @@ class ContainerdContainers:
         cgroup_parent: Absolute in the cgroup hierarchy. The cgroup of container X is `<cgroup_parent>/X`: the plans
             must say the same, so that it is found when nothing else of the container is known.
         init_path: The first process of containers, see `astra_agent.init.program`.
+        logger_path: The logger of containers, see `astra_agent.init.logger`; None: no container may want one.
         host_image: What makes containers of the image `host`; None: with its default settings.
         snapshotter: Must work, or `probe` refuses.
         runc_root: Where runc keeps its state; None: containerd's default. See `Tasks`.
@@ -62,6 +72,7 @@ class ContainerdContainers:
         state_dir: Path,
         cgroup_parent: str,
         init_path: Path,
+        logger_path: Path | None = None,
         host_image: HostImage | None = None,
         snapshotter: str = "overlayfs",
         runc_root: Path | None = None,
@@ -73,7 +84,7 @@ class ContainerdContainers:
         self._cgroups = proc.Cgroups.of_this_machine()
         self._tasks = Tasks(client, runc_root)
         host_image = host_image or HostImage(state_dir)
-        self._creator = Creator(self._tasks, host_image, init_path, self._cgroups.version)
+        self._creator = Creator(self._tasks, host_image, init_path, logger_path, self._cgroups.version)
         runc_state = (runc_root or _RUNC_STATE) / client.namespace
         self._cleaner = Cleaner(self._tasks, self._cgroups, runc_state, self._execs, host_image)
         self._creating: dict[str, asyncio.Task[None]] = {}
@@ -137,6 +148,12 @@ class ContainerdContainers:
 
     async def terminate(self, container: str) -> None:
         await terminate(self._cgroups, self._cgroup(container))
+
+    async def signal(self, container: str, number: int) -> None:
+        await asyncio.to_thread(proc.signal_program, self._cgroups, self._cgroup(container), number, INIT)
+
+    async def usage(self, container: str) -> Usage | None:
+        return await asyncio.to_thread(read_usage, self._cgroups, self._cgroup(container))
 
     async def kill(self, container: str) -> None:
         """Directly, since runc takes some 20 ms for it; with the first process the kernel ends all the others."""

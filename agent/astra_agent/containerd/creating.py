@@ -11,6 +11,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
+from urllib.parse import quote, urlencode
 
 from astra_agent.containerd import facts
 from astra_agent.containerd.host_image import HostImage
@@ -23,10 +24,18 @@ from astra_agent.runtime import ContainerPlan
 
 
 class Creator:
-    def __init__(self, tasks: Tasks, host_image: HostImage, init_path: Path, cgroup_version: Literal[1, 2]) -> None:
+    def __init__(
+        self,
+        tasks: Tasks,
+        host_image: HostImage,
+        init_path: Path,
+        logger_path: Path | None,
+        cgroup_version: Literal[1, 2],
+    ) -> None:
         self._tasks = tasks
         self._host_image = host_image
         self._init_path = init_path
+        self._logger_path = logger_path
         self._cgroup_version = cgroup_version
 
     async def create(self, plan: ContainerPlan, keeps_exits: bool) -> None:
@@ -58,14 +67,23 @@ class Creator:
 
     async def _create_task(self, plan: ContainerPlan, rootfs: Sequence[Mount]) -> None:
         try:
-            await self._tasks.create(plan.id, rootfs, plan.log_path)
+            await self._tasks.create(plan.id, rootfs, self._output(plan))
         except Conflict:
             # The ghost of a Create that containerd did not live to see the end of: it is there, and it is not.
             if await self._tasks.get(plan.id) is None:
                 await self._tasks.delete(plan.id)
-                await self._tasks.create(plan.id, rootfs, plan.log_path)
+                await self._tasks.create(plan.id, rootfs, self._output(plan))
         except HostFault as error:
             raise HostFault(f"{plan.id} can't be created: {_cause(str(error))}") from error
+
+    def _output(self, plan: ContainerPlan) -> str:
+        """Where the shim sends what the program says: a file takes both streams, so two of them need a logger."""
+        if plan.error_log_path is None:
+            return f"file://{quote(plan.log_path)}"
+        if self._logger_path is None:
+            raise HostFault("there is no logger to keep standard output and error apart; set logger_path")
+        paths = urlencode({"out": plan.log_path, "err": plan.error_log_path})
+        return f"binary://{quote(str(self._logger_path))}?{paths}"
 
     async def _check_labels(self, plan: ContainerPlan) -> None:
         record = await self._tasks.record(plan.id)

@@ -153,6 +153,20 @@ def send(pid: int, number: int, cgroup: str) -> None:
         os.close(handle)
 
 
+def signal_program(cgroups: Cgroups, cgroup: str, number: int, init_program: str) -> None:
+    """
+    Send a signal to the program of a container. It goes to its init, which passes it on; what init can't pass on goes
+    to every other process itself. A container that has not started, or has ended, hears nothing.
+    """
+    pids = cgroups.processes(cgroup)
+    init = next((pid for pid in pids if is_init(pid)), 0)
+    if not init or not runs(init, init_program):
+        return
+    passed_on = number not in (signal.SIGKILL, signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
+    for pid in [init] if passed_on else [pid for pid in pids if pid != init]:
+        send(pid, number, cgroup)
+
+
 def queue(pid: int, number: int, value: int) -> None:
     """Send a real-time signal with a value. A process that is gone is no error."""
     if _libc.sigqueue(pid, number, value) != 0:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from astra_agent.runtime import BindMount, ContainerPlan
+from astra_agent.runtime import BindMount, ContainerPlan, Device, MemoryMount
 
 INIT = "/dev/.astra-init"
 """Where every container has its first process, see `astra_agent/init/init.c`."""
@@ -33,6 +33,35 @@ _CAPABILITIES = (
     "CAP_SETUID",
     "CAP_SYS_CHROOT",
 )
+
+_ALL_CAPABILITIES = (
+    *_CAPABILITIES,
+    "CAP_AUDIT_CONTROL",
+    "CAP_AUDIT_READ",
+    "CAP_BLOCK_SUSPEND",
+    "CAP_DAC_READ_SEARCH",
+    "CAP_IPC_LOCK",
+    "CAP_IPC_OWNER",
+    "CAP_LEASE",
+    "CAP_LINUX_IMMUTABLE",
+    "CAP_MAC_ADMIN",
+    "CAP_MAC_OVERRIDE",
+    "CAP_NET_ADMIN",
+    "CAP_NET_BROADCAST",
+    "CAP_SYSLOG",
+    "CAP_SYS_ADMIN",
+    "CAP_SYS_BOOT",
+    "CAP_SYS_MODULE",
+    "CAP_SYS_NICE",
+    "CAP_SYS_PACCT",
+    "CAP_SYS_PTRACE",
+    "CAP_SYS_RAWIO",
+    "CAP_SYS_RESOURCE",
+    "CAP_SYS_TIME",
+    "CAP_SYS_TTY_CONFIG",
+    "CAP_WAKE_ALARM",
+)
+_UNLIMITED = 2**64 - 1
 
 _MASKED = (
     "/proc/acpi",
@@ -83,13 +112,14 @@ def container_spec(plan: ContainerPlan, machine: Machine, image_mounts: Sequence
     spec: Spec = {
         "ociVersion": "1.0.2",
         "process": _process(plan, machine),
-        "root": {"path": "rootfs", "readonly": False},
+        "root": {"path": "rootfs", "readonly": plan.read_only_root},
         "hostname": plan.hostname,
         "mounts": _mounts(plan, machine, image_mounts),
         "linux": {
             "cgroupsPath": plan.cgroup_path,
             "namespaces": _namespaces(plan.netns, machine.cgroup_version),
             "resources": _resources(plan, machine),
+            "devices": [_device(device) for device in plan.devices],
             "maskedPaths": list(_MASKED),
             "readonlyPaths": list(_READ_ONLY),
         },
@@ -108,20 +138,61 @@ def exec_process(container: Spec, args: tuple[str, ...], tty: bool, width: int, 
 
 
 def _process(plan: ContainerPlan, machine: Machine) -> Spec:
-    capabilities = list(_CAPABILITIES)
     return {
         "terminal": False,
         "user": {"uid": plan.uid, "gid": plan.gid, "additionalGids": list(plan.groups)},
         "args": [INIT, *plan.args],
         "env": [f"{name}={value}" for name, value in plan.env.items()],
         "cwd": plan.working_dir,
-        "capabilities": {"bounding": capabilities, "effective": capabilities, "permitted": capabilities},
-        "rlimits": [
-            {"type": "RLIMIT_NOFILE", "hard": machine.open_files, "soft": machine.open_files},
-            # The memory of a training process on disk helps nobody, and fills it.
-            {"type": "RLIMIT_CORE", "hard": 0, "soft": 0},
-        ],
+        "capabilities": _capabilities(plan),
+        "rlimits": _rlimits(plan, machine),
         "noNewPrivileges": True,
+    }
+
+
+def _capabilities(plan: ContainerPlan) -> Spec:
+    dropped, added = set(map(_cap, plan.cap_drop)), set(map(_cap, plan.cap_add))
+    kept = [name for name in _CAPABILITIES if name not in dropped and "CAP_ALL" not in dropped]
+    wanted = _ALL_CAPABILITIES if "CAP_ALL" in added else sorted(added)
+    capabilities = [*kept, *(name for name in wanted if name not in kept and name not in dropped)]
+    sets = {"bounding": capabilities, "effective": capabilities, "permitted": capabilities}
+    if plan.uid != 0 and wanted:
+        # Another user than root keeps at exec only what is ambient as well.
+        asked_for = [name for name in capabilities if name in wanted]
+        sets |= {"inheritable": asked_for, "ambient": asked_for}
+    return dict(sets)
+
+
+def _cap(name: str) -> str:
+    return f"CAP_{name.upper().removeprefix('CAP_')}"
+
+
+def _rlimits(plan: ContainerPlan, machine: Machine) -> list[Spec]:
+    limits = {
+        "nofile": (machine.open_files, machine.open_files),
+        # The memory of a training process on disk helps nobody, and fills it.
+        "core": (0, 0),
+        **plan.rlimits,
+    }
+    return [
+        {"type": f"RLIMIT_{name.upper()}", "hard": _rlimit(hard), "soft": _rlimit(soft)}
+        for name, (soft, hard) in limits.items()
+    ]
+
+
+def _rlimit(value: int) -> int:
+    return _UNLIMITED if value == -1 else value
+
+
+def _device(device: Device) -> Spec:
+    return {
+        "path": device.path,
+        "type": device.kind,
+        "major": device.major,
+        "minor": device.minor,
+        "fileMode": 0o666,
+        "uid": 0,
+        "gid": 0,
     }
 
 
@@ -139,7 +210,7 @@ def _mounts(plan: ContainerPlan, machine: Machine, image_mounts: Sequence[Spec])
         _mount("/sys", "sysfs", "sysfs", "nosuid", "noexec", "nodev", "ro"),
         _mount("/sys/fs/cgroup", "cgroup", "cgroup", "nosuid", "noexec", "nodev", "relatime", "ro"),
     ]
-    mounts = [*own, *(bind(mount) for mount in plan.mounts)]
+    mounts = [*own, *(_memory(mount) for mount in plan.memory_mounts), *(bind(mount) for mount in plan.mounts)]
     return [*image_mounts, *sorted(mounts, key=lambda mount: mount["destination"].rstrip("/").count("/"))]
 
 
@@ -149,6 +220,11 @@ def bind(mount: BindMount) -> Spec:
 
 def _mount(destination: str, kind: str, source: str, *options: str) -> Spec:
     return {"destination": destination, "type": kind, "source": source, "options": list(options)}
+
+
+def _memory(mount: MemoryMount) -> Spec:
+    size = (f"size={mount.size_bytes}",) if mount.size_bytes else ()
+    return _mount(mount.target, "tmpfs", "tmpfs", "nosuid", "nodev", "mode=1777", *size)
 
 
 def _shm_size(plan: ContainerPlan) -> tuple[str, ...]:
@@ -166,21 +242,32 @@ def _namespaces(netns: str, cgroup_version: Literal[1, 2]) -> list[Mapping[str, 
 
 
 def _resources(plan: ContainerPlan, machine: Machine) -> Spec:
-    resources: Spec = {"devices": _device_rules(), "pids": {"limit": machine.processes}}
-    if plan.memory_bytes:
-        resources["memory"] = {"limit": plan.memory_bytes}
-    if plan.cpu_cores:
-        resources["cpu"] = {
-            "shares": min(max(2, round(plan.cpu_cores * 1024)), _CPU_SHARES_MAX),
-            "quota": max(1000, round(plan.cpu_cores * _CPU_PERIOD_US)),
-            "period": _CPU_PERIOD_US,
-        }
+    resources: Spec = {"devices": _device_rules(plan.devices), "pids": {"limit": machine.processes}}
+    if plan.memory_bytes or plan.memory_reserved_bytes:
+        limits = {"limit": plan.memory_bytes, "reservation": plan.memory_reserved_bytes}
+        resources["memory"] = {name: value for name, value in limits.items() if value}
+    if cpu := _cpu(plan):
+        resources["cpu"] = cpu
     return resources
 
 
-def _device_rules() -> list[Spec]:
+def _cpu(plan: ContainerPlan) -> Spec:
+    cpu: Spec = {}
+    if shares := plan.cpu_shares or round(plan.cpu_cores * 1024):
+        cpu["shares"] = min(max(2, shares), _CPU_SHARES_MAX)
+    if plan.cpu_cores:
+        cpu |= {"quota": max(1000, round(plan.cpu_cores * _CPU_PERIOD_US)), "period": _CPU_PERIOD_US}
+    if plan.cpus:
+        cpu["cpus"] = plan.cpus
+    return cpu
+
+
+def _device_rules(devices: Sequence[Device]) -> list[Spec]:
     rules: list[Spec] = [{"allow": False, "access": "rwm"}]
     for major, minor in _DEVICES:
         rule: Spec = {"allow": True, "type": "c", "major": major, "access": "rwm"}
         rules.append(rule if minor is None else {**rule, "minor": minor})
+    for device in devices:
+        numbers = {"type": device.kind, "major": device.major, "minor": device.minor}
+        rules.append({"allow": True, **numbers, "access": device.permissions})
     return rules

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from urllib.parse import quote
 
 from google.protobuf.any_pb2 import Any
 
@@ -129,11 +128,16 @@ class Tasks:
 
     # Tasks --------------------------------------------------------------------------------------------------------
 
-    async def create(self, container: str, rootfs: Sequence[types_pb2.Mount], log_path: str) -> None:
-        """No bound: a Create that is given up is cancelled in the middle, and leaves half a container."""
-        log = f"file://{quote(log_path)}"  # an empty stderr crashes the shim
+    async def create(self, container: str, rootfs: Sequence[types_pb2.Mount], output: str) -> None:
+        """
+        No bound: a Create that is given up is cancelled in the middle, and leaves half a container.
+
+        Args:
+            output: URI of what takes standard output and error.
+        """
+        # An empty stderr crashes the shim.
         request = tasks_pb2.CreateTaskRequest(
-            container_id=container, rootfs=rootfs, stdout=log, stderr=log, options=self._options
+            container_id=container, rootfs=rootfs, stdout=output, stderr=output, options=self._options
         )
         await self.client.call(TASK_CREATE, request, timeout_s=None)
 

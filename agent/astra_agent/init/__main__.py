@@ -1,11 +1,12 @@
-"""Build the first process of containers, and print where it is."""
+"""Build what runs for containers, and print where it is."""
 
 import sys
 
 from astra_agent.errors import HostFault
-from astra_agent.init import program
+from astra_agent.init import logger, program
 
 try:
     print(program())
+    print(logger())
 except HostFault as error:
     sys.exit(str(error))

@@ -179,7 +179,7 @@ def _task(seats: tuple[Seat, ...]) -> Document:
     return {
         "Name": TASK,
         "Driver": DRIVER,
-        "Config": {"reservation": escaped(text)},
+        "Config": {"image": escaped(request.image), "reservation": escaped(text)},
         "Resources": _resources(seats),
         "KillSignal": "SIGTERM",
         "KillTimeout": int(request.stop_grace_s * _NS),

@@ -1,0 +1,84 @@
+"""From a slot's record to the plan of an attempt's container, with the files written and the devices looked at."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from astra_agent import host_files, plans
+from astra_agent.attachment import attach
+from astra_agent.errors import HostFault, InvalidRequest
+from astra_agent.records import AttemptRecord, Prepared, SlotRecord
+from astra_agent.runtime import ContainerPlan, Device
+from astra_agent.tools import Tools
+from astra_agent.wire import DeviceNode, SlotRequest
+
+
+def plan(tools: Tools, record: SlotRecord, attempt: AttemptRecord, files: Path) -> ContainerPlan:
+    """
+    Args:
+        files: Where the attempt's hosts, resolv.conf and hostname are written.
+    Raises:
+        HostFault: the slot is not prepared, a file can't be written, a device has gone.
+        InvalidRequest: what is asked for is not on this machine.
+    """
+    prepared, request = record.prepared, record.request
+    if prepared is None:
+        raise HostFault(f"slot {request.slot} is not prepared")
+    host_files.write(files, _texts(tools, request, prepared, attempt))
+    logs = tools.logs
+    return plans.container_plan(
+        tools.config,
+        record,
+        prepared,
+        attempt,
+        attach(tools.facts, request),
+        netns=Path(request.network.netns) if request.network else tools.networks.path(request.slot),
+        log_path=logs.path(request.slot, attempt.number),
+        error_log_path=logs.error_path(request.slot, attempt.number) if request.fifos else None,
+        files=files,
+        devices=tuple(find_device(node) for node in request.devices),
+    )
+
+
+def find_device(node: DeviceNode) -> Device:
+    """Raises: HostFault when it is not there; InvalidRequest when it is no device."""
+    try:
+        info = Path(node.source).stat()
+    except OSError as error:
+        raise HostFault(f"device {node.source} is not on this machine: {error.strerror}") from error
+    if not (stat.S_ISCHR(info.st_mode) or stat.S_ISBLK(info.st_mode)):
+        raise InvalidRequest(f"{node.source} is no device node", "devices")
+    return Device(
+        path=node.device_path,
+        kind="c" if stat.S_ISCHR(info.st_mode) else "b",
+        major=os.major(info.st_rdev),
+        minor=os.minor(info.st_rdev),
+        permissions=node.permissions,
+    )
+
+
+def _texts(tools: Tools, request: SlotRequest, prepared: Prepared, attempt: AttemptRecord) -> dict[str, str]:
+    """
+    Peers are in the hosts file only where nobody answers for them: there they would stay what they were while the
+    name server has moved on.
+    """
+    machine_hosts = tools.hosts if request.image == "host" else ""
+    answered = prepared.name_server and attempt.names is not None
+    peers: Mapping[str, str] = {} if answered else attempt.hosts
+    return {
+        "hosts": host_files.hosts(request.worker, prepared.address, {**request.hosts, **peers}, machine_hosts),
+        "resolv.conf": _resolv_conf(tools, request, prepared),
+        "hostname": f"{request.worker}\n",
+    }
+
+
+def _resolv_conf(tools: Tools, request: SlotRequest, prepared: Prepared) -> str:
+    if request.dns is not None:
+        return host_files.resolv_conf_of(request.dns)
+    if prepared.name_server:
+        home = f"{request.run.workspace}.{tools.config.zone.removesuffix('.')}"
+        return host_files.own_resolv_conf(prepared.name_server, (home, *tools.search))
+    return tools.own_resolv_conf if request.network else tools.resolv_conf

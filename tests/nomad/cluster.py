@@ -1,0 +1,361 @@
+"""
+A Nomad cluster for tests: a server and clients of the real binary on the loopback of a network namespace that the test
+made, each client with an agent and a containerd of its own, and our plugins in its plugin folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from astra_agent import namespaces
+from astra_agent.containerd.private import PrivateContainerd
+
+BOUND_S = 60.0
+_BIN = Path(sys.executable).parent
+_PLUGINS = ("astra-nomad-driver", "astra-nomad-device")
+
+_COMMON = """\
+data_dir = "{data}"
+bind_addr = "127.0.0.1"
+disable_update_check = true
+leave_on_terminate = false
+log_level = "DEBUG"
+advertise {{ http = "127.0.0.1" rpc = "127.0.0.1" serf = "127.0.0.1" }}
+ports {{ http = {http} rpc = {rpc} serf = {serf} }}
+consul {{ auto_advertise = false client_auto_join = false server_auto_join = false }}
+telemetry {{ publish_allocation_metrics = true publish_node_metrics = true collection_interval = "1s" }}
+"""
+_SERVER = """\
+server {{ enabled = true bootstrap_expect = 1 heartbeat_grace = "3s" min_heartbeat_ttl = "5s" }}
+"""
+_CLIENT = """\
+plugin_dir = "{plugins}"
+client {{
+  enabled = true
+  servers = ["127.0.0.1:{server_rpc}"]
+  network_interface = "lo"
+  options = {{
+    "fingerprint.denylist" = "env_aws,env_gce,env_azure,env_digitalocean,consul,vault"
+  }}
+}}
+plugin "astra-nomad-driver" {{ config {{ socket = "{socket}" allow_mounts = ["{mounts}"] }} }}
+plugin "astra-nomad-device" {{ config {{ socket = "{socket}" }} }}
+"""
+
+
+def binaries() -> tuple[Path, ...]:
+    """Every `nomad` on the PATH, in its order; each is a version of its own."""
+    found: dict[Path, None] = {}
+    for folder in os.environ.get("PATH", "").split(":"):
+        if folder and (path := shutil.which("nomad", path=folder)) is not None:
+            found[Path(path).resolve()] = None
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    code: int
+    out: str
+    err: str
+
+
+def eventually(what: str, ask: Callable[[], Any], within_s: float = BOUND_S) -> Any:
+    """The first true answer of *ask*; fails saying *what* did not come about."""
+    deadline = time.monotonic() + within_s
+    while not (seen := ask()):
+        assert time.monotonic() < deadline, f"did not come about within {within_s:g} s: {what}"
+        time.sleep(0.1)
+    return seen
+
+
+class Agent:
+    """A machine's agent, as a process."""
+
+    def __init__(self, folder: Path, name: str, netns: Path, **settings: Any) -> None:
+        self.folder = folder
+        self.name = name
+        self.socket = folder / "agent.sock"
+        self.containerd = PrivateContainerd(folder / "containerd")
+        self.cgroup_parent = f"/astraeus-nomad-{name}"
+        self._netns = netns
+        self._settings = settings
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        asyncio.run(self.containerd.start())
+        self._write_configuration()
+        self.start_agent()
+
+    def start_agent(self) -> None:
+        with (self.folder / "agent.log").open("ab") as log:
+            command = (sys.executable, "-m", "astra_agent.main", "--config", str(self.folder / "agent.toml"))
+            self._process = subprocess.Popen(command, stderr=log)
+        eventually("the agent listens", self.socket.exists)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self.socket.unlink(missing_ok=True)
+
+    def forget(self) -> None:
+        """All that the agent, which does not run, has known of its slots."""
+        shutil.rmtree(self.folder / "state")
+
+    def clean(self) -> None:
+        self.kill()
+        asyncio.run(self.containerd.clean())
+
+    def pids(self, slot_part: str) -> list[int]:
+        """Of all containers whose name has this part, in whatever hierarchy their cgroup is."""
+        found: set[str] = set()
+        for path in Path("/sys/fs/cgroup").glob(f"**{self.cgroup_parent}/*{slot_part}*/cgroup.procs"):
+            found.update(path.read_text().split())
+        return sorted(int(pid) for pid in found)
+
+    def _write_configuration(self) -> None:
+        values: dict[str, Any] = {
+            "name": self.name,
+            "state_dir": str(self.folder / "state"),
+            "socket": str(self.socket),
+            "containerd_socket": str(self.containerd.socket),
+            "containerd_namespace": f"nomad-test-{self.name}",
+            "runc_root": str(self.containerd.runc_root),
+            "cgroup_parent": self.cgroup_parent,
+            "netns": str(self._netns),
+            "address": "127.0.0.1",
+            **self._settings,
+        }
+        lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]
+        (self.folder / "agent.toml").write_text("\n".join(lines))
+
+
+class Client:
+    """A Nomad client, and the agent behind its plugins."""
+
+    def __init__(self, cluster: NomadCluster, number: int) -> None:
+        self.folder = cluster.folder / f"m-{number}"
+        self.agent = Agent(self.folder / "agent", f"m-{number}", cluster.netns, **cluster.agent_settings(self.folder))
+        self.plugins = self.folder / "plugins"
+        self._cluster = cluster
+        self._ports = {"http": 5646 + 10 * number, "rpc": 5647 + 10 * number, "serf": 5648 + 10 * number}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "client.log"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        self.agent.start()
+        self.plugins.mkdir()
+        for name in _PLUGINS:
+            (self.plugins / name).symlink_to(_BIN / name)
+        (self.folder / "mounts").mkdir()
+        text = (_COMMON + _CLIENT).format(
+            data=self.folder / "data",
+            plugins=self.plugins,
+            server_rpc=self._cluster.rpc,
+            socket=self.agent.socket,
+            mounts=self.folder / "mounts",
+            **self._ports,
+        )
+        (self.folder / "client.hcl").write_text(text + f'name = "{self.folder.name}"\n')
+        self.start_client()
+
+    def start_client(self) -> None:
+        self._process = self._cluster.spawn(self.folder / "client.hcl", self.log)
+
+    def plugin_pids(self, name: str = "astra-nomad-driver") -> list[int]:
+        """Of the plugin processes of this client, whoever their parent is now."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                words = path.read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if str(self.plugins / name).encode() in words:
+                found.append(int(path.parent.name))
+        return sorted(found)
+
+    def kill_client(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def kill_log_readers(self) -> None:
+        """They outlive their client. This one's are below its own data folder, by what they have open."""
+        for path in Path("/proc").glob("[0-9]*"):
+            try:
+                is_reader = b"logmon" in (path / "cmdline").read_bytes()
+                links = [str(link.readlink()) for link in (path / "fd").iterdir()]
+            except OSError:
+                continue
+            if is_reader and any(link.startswith(str(self.folder)) for link in links):
+                os.kill(int(path.name), 9)
+
+    def end_client(self) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(BOUND_S)
+
+    def clean(self) -> None:
+        self.kill_client()
+        for name in _PLUGINS:
+            for pid in self.plugin_pids(name):
+                os.kill(pid, 9)
+        self.kill_log_readers()
+        self.agent.clean()
+        _unmount_below(self.folder)
+
+
+class NomadCluster:
+    """
+    Attributes:
+        netns: Where all of it listens, on loopback.
+    """
+
+    rpc = 4747
+    http = 4746
+
+    def __init__(self, folder: Path, binary: Path, clients: int = 1, facts: dict[str, Any] | None = None) -> None:
+        self.folder = folder
+        self.netns = folder / "cluster.net"
+        self.binary = binary
+        self._facts = facts
+        self.clients = [Client(self, number) for number in range(1, clients + 1)]
+        self._server: subprocess.Popen[bytes] | None = None
+
+    def agent_settings(self, folder: Path) -> dict[str, Any]:
+        if self._facts is None:
+            return {}
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "facts.json").write_text(json.dumps(self._facts))
+        return {"facts_file": str(folder / "facts.json")}
+
+    def start(self) -> None:
+        namespaces.make(self.netns)
+        self._in(("ip", "link", "set", "lo", "up"))
+        text = (_COMMON + _SERVER).format(data=self.folder / "server", http=self.http, rpc=self.rpc, serf=self.rpc + 1)
+        (self.folder / "server.hcl").write_text(text + 'name = "server"\n')
+        self._server = self.spawn(self.folder / "server.hcl", self.folder / "server.log")
+        for client in self.clients:
+            client.start()
+        self.ready()
+
+    def clean(self) -> None:
+        """Nothing of it is left on the machine."""
+        for client in self.clients:
+            client.clean()
+        if self._server is not None:
+            self._server.kill()
+            self._server.wait()
+        namespaces.remove(self.netns)
+
+    def spawn(self, configuration: Path, log: Path) -> subprocess.Popen[bytes]:
+        command = ("nsenter", f"--net={self.netns}", str(self.binary), "agent", f"-config={configuration}")
+        with log.open("ab") as out:
+            return subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
+
+    # What a user does ---------------------------------------------------------------------------------------------
+
+    def nomad(self, *words: str, stdin: str = "", check: bool = True, timeout_s: float = BOUND_S) -> str:
+        ran = self.run(*words, stdin=stdin, timeout_s=timeout_s)
+        assert not check or ran.code == 0, (words, ran)
+        return ran.out
+
+    def run(self, *words: str, stdin: str = "", timeout_s: float = BOUND_S) -> Ran:
+        command = ("nsenter", f"--net={self.netns}", str(self.binary), *words)
+        environment = {**os.environ, "NOMAD_ADDR": f"http://127.0.0.1:{self.http}", "NO_COLOR": "1"}
+        ran = subprocess.run(
+            command, input=stdin, capture_output=True, text=True, env=environment, timeout=timeout_s, check=False
+        )
+        return Ran(ran.returncode, ran.stdout, ran.stderr)
+
+    def submit(self, text: str) -> Ran:
+        path = self.folder / "job.nomad.hcl"
+        path.write_text(text)
+        return self.run("job", "run", "-detach", str(path))
+
+    def logs(self, allocation: str, stream: str = "stdout") -> str:
+        """What Nomad has kept of the task `w`; the command's own default differs by version."""
+        return self.nomad("alloc", "fs", allocation, f"alloc/logs/w.{stream}.0", check=False)
+
+    def allocations(self, job: str) -> list[dict[str, Any]]:
+        text = self.nomad("job", "allocs", "-json", job, check=False)
+        try:
+            found = json.loads(text)
+        except ValueError:
+            return []
+        return sorted(found or [], key=lambda one: -int(one["CreateIndex"]))
+
+    def allocation(self, job: str) -> dict[str, Any]:
+        """The newest, whole; empty while there is none."""
+        found = self.allocations(job)
+        if not found:
+            return {}
+        return self.nomad_allocation(found[0]["ID"])
+
+    def nomad_allocation(self, allocation: str) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads(self.nomad("alloc", "status", "-json", allocation))
+        return document
+
+    def node(self) -> dict[str, Any]:
+        """The one node, whole."""
+        nodes = json.loads(self.nomad("node", "status", "-json"))
+        document: dict[str, Any] = json.loads(self.nomad("node", "status", "-json", nodes[0]["ID"]))
+        return document
+
+    def ready(self) -> None:
+        """Every node is, with our driver healthy."""
+        eventually("the nodes are ready with our driver", self._nodes_ready)
+
+    def reaches(self, job: str, status: str) -> dict[str, Any]:
+        """The job's newest allocation, once it has *status*."""
+
+        def look() -> dict[str, Any] | None:
+            found = self.allocation(job)
+            return found if found.get("ClientStatus") == status else None
+
+        document: dict[str, Any] = eventually(f"{job} is {status}", look)
+        return document
+
+    def _nodes_ready(self) -> bool:
+        try:
+            nodes = json.loads(self.nomad("node", "status", "-json", check=False) or "[]")
+        except ValueError:
+            return False
+        healthy = [
+            node for node in nodes if node["Status"] == "ready" and node["Drivers"].get("astra", {}).get("Healthy")
+        ]
+        return len(healthy) == len(self.clients)
+
+    def _in(self, command: Sequence[str]) -> None:
+        subprocess.run(("nsenter", f"--net={self.netns}", *command), check=True)
+
+
+def events(allocation: dict[str, Any], task: str) -> list[str]:
+    """What the user reads of a task, oldest first."""
+    return [event["DisplayMessage"] for event in allocation["TaskStates"][task]["Events"]]
+
+
+def _unmount_below(folder: Path) -> None:
+    for line in reversed(Path("/proc/self/mountinfo").read_text().splitlines()):
+        target = line.split()[4]
+        if target.startswith(f"{folder}/"):
+            subprocess.run(("umount", "-l", target), check=False)

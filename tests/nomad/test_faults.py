@@ -1,0 +1,188 @@
+"""Kill -9 of whatever is between Nomad and a program that runs; judged from what the program wrote."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import time
+
+import pytest
+
+from tests.nomad.cluster import NomadCluster, events, eventually
+from tests.nomad.jobs import job
+
+pytestmark = pytest.mark.timeout(300)
+
+_COUNT = "echo begun $$ >> /alloc/data/starts; i=0; while true; do i=$((i+1)); echo line $i; sleep 0.1; done"
+
+
+@pytest.fixture
+def counter(cluster: NomadCluster, request: pytest.FixtureRequest) -> str:
+    """The allocation of a task that counts, ten times a second, and says when it begins."""
+    name = re.sub(r"[^a-z0-9]+", "-", request.node.originalname.lower())[-40:].strip("-")
+    cluster.submit(job(name, _COUNT, kind="service", restart="attempts = 2"))
+    found: str = cluster.reaches(name, "running")["ID"]
+    eventually("it counts", lambda: last(cluster, found) > 3)
+    request.addfinalizer(lambda: cluster.nomad("job", "stop", "-purge", "-detach", name))
+    return found
+
+
+def last(cluster: NomadCluster, allocation: str) -> int:
+    """The last number that has arrived in Nomad's log."""
+    found = re.findall(r"^line (\d+)$", cluster.logs(allocation), re.MULTILINE)
+    return int(found[-1]) if found else 0
+
+
+def counts_on(cluster: NomadCluster, allocation: str) -> None:
+    """More of it arrives in Nomad's log, and the program was started once."""
+    before = last(cluster, allocation)
+    eventually("its output goes on in Nomad's log", lambda: last(cluster, allocation) > before + 5)
+    assert starts(cluster, allocation) == 1
+
+
+def starts(cluster: NomadCluster, allocation: str) -> int:
+    return cluster.nomad("alloc", "fs", allocation, "alloc/data/starts").count("begun")
+
+
+def lines_are_whole(cluster: NomadCluster, allocation: str, allowed: int = 0) -> None:
+    numbers = [int(found) for found in re.findall(r"^line (\d+)$", cluster.logs(allocation), re.MULTILINE)]
+    missing = sorted(set(range(1, numbers[-1] + 1)) - set(numbers))
+    assert len(missing) <= allowed, missing
+
+
+def test_the_plugin_is_killed(cluster: NomadCluster, counter: str) -> None:
+    for pid in cluster.clients[0].plugin_pids():
+        os.kill(pid, 9)
+    eventually("another plugin serves", lambda: exec_works(cluster, counter))
+    counts_on(cluster, counter)
+    lines_are_whole(cluster, counter)
+    assert not any("restart" in event.lower() for event in events(cluster.nomad_allocation(counter), "w"))
+
+
+def exec_works(cluster: NomadCluster, allocation: str) -> bool:
+    return cluster.run("alloc", "exec", "-i=false", "-t=false", allocation, "true").code == 0
+
+
+def test_the_agent_is_killed(cluster: NomadCluster, counter: str) -> None:
+    agent = cluster.clients[0].agent
+    agent.kill()
+    eventually("the node says why", lambda: "does not answer" in node_health(cluster))
+    time.sleep(2)
+    agent.start_agent()
+    eventually("the node is healthy", lambda: node_health(cluster) == "Healthy")
+    counts_on(cluster, counter)
+    lines_are_whole(cluster, counter)
+    assert exec_works(cluster, counter)
+
+
+def node_health(cluster: NomadCluster) -> str:
+    text: str = cluster.node()["Drivers"]["astra"]["HealthDescription"]
+    return text
+
+
+def test_containerd_is_killed(cluster: NomadCluster, counter: str) -> None:
+    containerd = cluster.clients[0].agent.containerd
+    containerd.kill()
+    counts_on(cluster, counter)
+    eventually("the node says why", lambda: "containerd" in node_health(cluster))
+    asyncio.run(containerd.start())
+    eventually("the node is healthy", lambda: node_health(cluster) == "Healthy")
+    assert exec_works(cluster, counter)
+    counts_on(cluster, counter)
+
+
+def test_nomads_client_is_killed(cluster: NomadCluster, counter: str) -> None:
+    client = cluster.clients[0]
+    client.kill_client()
+    time.sleep(1)
+    client.start_client()
+    cluster.ready()
+    counts_on(cluster, counter)
+    lines_are_whole(cluster, counter)
+    assert exec_works(cluster, counter)
+
+
+def test_nomads_client_is_killed_with_its_log_readers(cluster: NomadCluster, counter: str) -> None:
+    client = cluster.clients[0]
+    client.kill_client()
+    client.kill_log_readers()
+    time.sleep(5)
+    client.start_client()
+    cluster.ready()
+    counts_on(cluster, counter)
+    # What the reader had read and not yet written has gone with it.
+    lines_are_whole(cluster, counter, allowed=2)
+
+
+def test_nomads_client_is_stopped_and_started(cluster: NomadCluster, counter: str) -> None:
+    client = cluster.clients[0]
+    client.end_client()
+    eventually("its plugins have ended with it", lambda: not client.plugin_pids())
+    client.start_client()
+    cluster.ready()
+    counts_on(cluster, counter)
+    lines_are_whole(cluster, counter)
+    cluster.nomad("alloc", "restart", counter)
+    eventually("it has begun a second time", lambda: starts(cluster, counter) == 2)
+
+
+def test_all_of_it_is_killed_at_once(cluster: NomadCluster, counter: str) -> None:
+    client = cluster.clients[0]
+    client.agent.kill()
+    client.agent.containerd.kill()
+    client.kill_client()
+    for pid in client.plugin_pids():
+        os.kill(pid, 9)
+    time.sleep(1)
+    client.start_client()
+    time.sleep(3)
+    asyncio.run(client.agent.containerd.start())
+    client.agent.start_agent()
+    cluster.ready()
+    counts_on(cluster, counter)
+
+
+def test_a_task_that_ends_while_the_client_is_away_has_its_exit_code(cluster: NomadCluster) -> None:
+    cluster.submit(job("meanwhile", "echo begun; sleep 3; exit 7"))
+    cluster.reaches("meanwhile", "running")
+    client = cluster.clients[0]
+    client.kill_client()
+    time.sleep(5)
+    client.start_client()
+    allocation = cluster.reaches("meanwhile", "failed")
+    assert any(event.startswith("Exit Code: 7") for event in events(allocation, "w")), events(allocation, "w")
+
+
+def test_a_task_that_ends_while_the_agent_is_away_has_its_exit_code(cluster: NomadCluster) -> None:
+    cluster.submit(job("away", "echo begun; sleep 3; exit 7"))
+    cluster.reaches("away", "running")
+    agent = cluster.clients[0].agent
+    agent.kill()
+    time.sleep(5)
+    agent.start_agent()
+    allocation = cluster.reaches("away", "failed")
+    assert any(event.startswith("Exit Code: 7") for event in events(allocation, "w")), events(allocation, "w")
+
+
+def test_a_slot_that_is_gone_is_an_exit_and_nothing_starts_beside_it(cluster: NomadCluster, counter: str) -> None:
+    """The agent has lost all that it knew, as on a machine that was made anew."""
+    client = cluster.clients[0]
+    client.agent.kill()
+    client.agent.forget()
+    client.agent.start_agent()
+    eventually(
+        "Nomad starts it again by the job's own policy",
+        lambda: any("does not know it" in event for event in events(cluster.nomad_allocation(counter), "w")),
+    )
+    eventually("it has begun again", lambda: starts(cluster, counter) == 2)
+
+
+def test_a_start_without_an_agent_is_tried_again_by_the_jobs_policy(cluster: NomadCluster) -> None:
+    agent = cluster.clients[0].agent
+    cluster.submit(job("early", "exit 0", restart='attempts = 10\n interval = "5m"'))
+    agent.kill()
+    cluster.submit(job("late", "exit 0", restart='attempts = 10\n interval = "5m"'))
+    time.sleep(3)
+    agent.start_agent()
+    cluster.reaches("late", "complete")
