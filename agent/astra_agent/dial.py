@@ -27,6 +27,11 @@ class Dialer:
         self._config = config
         self._session: aiohttp.ClientSession | None = None
 
+    @property
+    def netns(self) -> Path | None:
+        """The network that it dials from."""
+        return self._config.netns
+
     async def __aenter__(self) -> Self:
         connector = aiohttp.TCPConnector(socket_factory=_sockets_of(self._config.netns), force_close=True)
         self._session = aiohttp.ClientSession(connector=connector)

@@ -30,6 +30,7 @@ from astra_agent.wire import (
     ToAgent,
     ToCoordinator,
     Welcome,
+    lease_every_s,
 )
 
 log = logging.getLogger(__name__)
@@ -38,9 +39,8 @@ _PATH = "/v1/agents/link"
 _WELCOME_S = 10.0
 _BACKOFF_FIRST_S = 0.1
 _BACKOFF_MAX_S = 2.0
-_LEASES_PER_LIMIT = 5
-_UNANSWERED_LEASES = 2
-"""So many in a row without an answer, and the link is dead whatever TCP says."""
+_DEAD_AFTER = 0.4
+"""A lease without an answer for this part of the disconnect limit: the link is dead whatever TCP says."""
 
 _MESSAGE: TypeAdapter[ToAgent] = TypeAdapter(ToAgent)
 Connection = aiohttp.ClientWebSocketResponse
@@ -121,7 +121,7 @@ class _Session:
         self._streams = streams
         self._facts_told = facts
         self._unanswered: dict[int, float] = {}
-        """Leases by number, with when they were sent."""
+        """Leases by number, oldest first, with when they were sent."""
 
     async def receive(self) -> None:
         while True:
@@ -147,8 +147,9 @@ class _Session:
     async def send_leases(self) -> None:
         n = 0
         while True:
-            await asyncio.sleep(self.limit_s / _LEASES_PER_LIMIT)
-            if len(self._unanswered) >= _UNANSWERED_LEASES:
+            await asyncio.sleep(lease_every_s(self.limit_s))
+            oldest = next(iter(self._unanswered.values()), None)
+            if oldest is not None and now() - oldest >= self.limit_s * _DEAD_AFTER:
                 raise Unavailable("the coordinator does not answer leases")
             n += 1
             self._unanswered[n] = now()

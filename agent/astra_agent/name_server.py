@@ -3,8 +3,9 @@ The name server of this machine, kept running and told what to answer.
 
 It is a process of its own (`python -m astra_dns`): an agent that is busy or killed makes no answer late. Sockets are
 made here, one pair for each address in each network namespace, and both processes hold them: whichever dies, no
-packet is refused, it waits in the socket until the other has started it again and handed everything over. What is
-wanted stands in this object; one task makes it so, from whatever it finds.
+packet is refused, it waits in the socket until the other has started it again and handed everything over. It runs
+while a slot needs it, and a little longer: an idle machine has none. What is wanted stands in this object; one task
+makes it so, from whatever it finds.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ import contextlib
 import itertools
 import logging
 import socket
-import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from astra_agent import name_process, network, wire
+from astra_agent import name_findings, name_process, network, wire
 from astra_agent.config import AgentConfig
 from astra_agent.errors import HostFault
 from astra_agent.name_places import PORT, Place, free_place, make_sockets
+from astra_agent.name_telling import Told, tell
 from astra_agent.published import Published
 from astra_agent.wire import RunNames
 from astra_dns import channel
@@ -31,11 +32,12 @@ from astra_dns.client import Client
 
 log = logging.getLogger(__name__)
 
-_START_S = 10.0
 _SETTLE_S = 10.0
 _AGAIN_S = 1.0
 _LOOK_EVERY_S = 10.0
 """At what it says of its upstreams."""
+LINGER_S = 20.0
+"""How long it goes on without a slot: the next run often comes at once."""
 
 
 @dataclass(slots=True)
@@ -46,10 +48,16 @@ class _Wanted:
 
 
 class NameServer:
-    """Implements `Names`. Made before the loop needs it; `run` does the work."""
+    """
+    Implements `Names`. Made before the loop needs it; `run` does the work.
 
-    def __init__(self, config: AgentConfig) -> None:
+    Args:
+        linger_s: How long the server goes on without a slot.
+    """
+
+    def __init__(self, config: AgentConfig, linger_s: float = LINGER_S) -> None:
         self._config = config
+        self._linger_s = linger_s
         self._path = config.state_dir / "names.sock"
         self._places: dict[Place, _Wanted] = {}
         self._published = Published()
@@ -130,14 +138,7 @@ class NameServer:
     def _findings(self) -> Iterator[str]:
         if self._unserved:
             yield f"names are in hosts files only: {self._unserved}"
-        for address in self._show.get("loops", ()):
-            yield f"the machine's name server {address} sends our questions back to us; take ours out of its own list"
-        upstreams: dict[str, bool] = self._show.get("upstreams", {})
-        if self._show and not upstreams:
-            yield "outside names will not resolve in workers: /etc/resolv.conf names no server; add one"
-        elif upstreams and not any(upstreams.values()):
-            listed = ", ".join(upstreams)
-            yield f"outside names will not resolve in workers: no answer from {listed}; correct /etc/resolv.conf"
+        yield from name_findings.of_upstreams(self._show.get("upstreams"), self._show.get("loops", ()))
 
     def _back_from_retired(self, place: Place) -> tuple[socket.socket, ...]:
         for number, (other, sockets) in enumerate(self._retired):
@@ -154,9 +155,7 @@ class NameServer:
 
     def _say_unserved(self, place: Place, error: Exception) -> None:
         reason = getattr(error, "strerror", None) or str(error)
-        self._unserved = (
-            f"port {PORT} of {place.address} can't be had ({reason}); see who has it with ss -ulnp 'sport = :{PORT}'"
-        )
+        self._unserved = name_findings.taken(place.address, PORT, reason)
         log.error("names_unserved workspace=%s address=%s reason=%s", place.workspace, place.address, reason)
 
     def _change(self) -> None:
@@ -179,34 +178,58 @@ class NameServer:
                     await asyncio.sleep(_AGAIN_S if isinstance(error, HostFault) else 0)
         finally:
             if not self._places:
-                self._end()
+                with contextlib.suppress(OSError), Client(self._path) as client:
+                    client.stop()
             held = [*(wanted.sockets for wanted in self._places.values()), *(sockets for _, sockets in self._retired)]
             for one in itertools.chain.from_iterable(held):
                 one.close()
 
     async def _attend(self) -> None:
-        """One server's life, or this agent's. Raises: OSError when the server is gone, HostFault."""
+        """One server's life, or a time without one. Raises: OSError when the server is gone, HostFault."""
         client = await self._reach()
+        if client is None:
+            await self._rest()
+            return
         try:
             told = await self._adopt(client)
             self._attached.set()
             while True:
                 self._changed.clear()
-                wanted = self._wanted
+                wanted, needed = self._wanted, bool(self._places)
                 await self._make_missing()
                 retired = tuple(self._retired)
-                told = await asyncio.to_thread(_tell, client, told, self._now())
+                told = await asyncio.to_thread(tell, client, told, self._now())
                 self._show = await asyncio.to_thread(client.show)
-                async with self._settled:
-                    self._done = wanted
-                    self._settled.notify_all()
+                await self._say_done(wanted)
                 await self._let_go(retired)
-                await self._until_changed_or_gone(client)
+                changed = await self._until_changed_or_gone(client, _LOOK_EVERY_S if needed else self._linger_s)
+                if not needed and not changed:
+                    await self._end(client)
+                    return
         finally:
             client.close()
 
-    async def _reach(self) -> Client:
-        """The server that is there, when it is one like ours; else a new one. Raises: OSError, HostFault."""
+    async def _rest(self) -> None:
+        """Nobody asks for names: no server, until somebody does."""
+        self._attached.set()
+        self._show = {}
+        while not self._places:
+            self._changed.clear()
+            await self._say_done(self._wanted)
+            await self._let_go(tuple(self._retired))
+            await self._changed.wait()
+
+    async def _say_done(self, wanted: int) -> None:
+        async with self._settled:
+            self._done = wanted
+            self._settled.notify_all()
+
+    async def _reach(self) -> Client | None:
+        """
+        The server that is there, when it is one like ours; else a new one, None when nobody needs it.
+
+        Raises: OSError, HostFault.
+        """
         with contextlib.suppress(OSError):
             client = Client(self._path)
             try:
@@ -217,39 +240,21 @@ class NameServer:
                 raise
             client.close()
             self._path.unlink(missing_ok=True)
-        return await self._spawn()
+        if not self._places:
+            return None
+        self._process = name_process.start(self._config, self._path)
+        return await self._process.connect(self._path)
 
     async def _is_ours(self, client: Client) -> bool:
         """One of another version, or with other settings, hands its sockets over and ends. Raises: OSError."""
         hello = await asyncio.to_thread(client.hello)
-        if hello.get("protocol") == channel.PROTOCOL and hello.get("settings") == self._settings:
+        if hello.get("protocol") == channel.PROTOCOL and hello.get("settings") == name_process.settings(self._config):
             return True
         await self._adopt_sockets(client, hello.get("sockets", {}))
         await asyncio.to_thread(client.stop)
         return False
 
-    @property
-    def _settings(self) -> channel.Message:
-        return {
-            "zone": self._config.zone, "server": self._config.name_server, "upstreams": list(self._config.upstreams),
-            "upstream_port": PORT, "root": "/",
-        }  # fmt: skip
-
-    async def _spawn(self) -> Client:
-        """Raises: HostFault."""
-        state_dir = self._config.state_dir
-        words = ["--control", str(self._path), "--zone", self._config.zone, "--server", self._config.name_server]
-        for upstream in self._config.upstreams:
-            words += ["--upstream", upstream]
-        self._process = name_process.start(words, state_dir / "names.log")
-        deadline_s = time.monotonic() + _START_S
-        while time.monotonic() < deadline_s and self._process.is_running():
-            with contextlib.suppress(OSError):
-                return Client(self._path)
-            await asyncio.sleep(0.02)
-        raise HostFault(f"the name server does not start; see {state_dir / 'names.log'}")
-
-    async def _adopt(self, client: Client) -> _Told:
+    async def _adopt(self, client: Client) -> Told:
         """What the server has already; its sockets are held here, too, from now on."""
         hello = await asyncio.to_thread(client.hello)
         await self._adopt_sockets(client, hello["sockets"])
@@ -259,7 +264,7 @@ class NameServer:
                 sockets.update({name: made.fileno() for name, made in zip(place.names, wanted.sockets, strict=True)})
         known = set(hello["sockets"])
         self._found = frozenset(map(tuple, hello["runs"]))
-        return _Told({name: at for name, at in sockets.items() if name in known}, dict.fromkeys(self._found))
+        return Told({name: at for name, at in sockets.items() if name in known}, dict.fromkeys(self._found))
 
     async def _adopt_sockets(self, client: Client, known: Collection[str]) -> None:
         for place, wanted in list(self._places.items()):
@@ -291,7 +296,7 @@ class NameServer:
                 if place.netns == self._config.netns:
                     await network.take_address(place.netns, place.address)
 
-    def _now(self) -> _Told:
+    def _now(self) -> Told:
         sockets: dict[str, int] = {}
         workspaces: dict[str, str] = {}
         for place, wanted in self._places.items():
@@ -301,48 +306,32 @@ class NameServer:
         runs: dict[dns.RunKey, dns.RunNames | None] = dict(self._published.runs())
         if not self._published.is_whole:
             runs = dict.fromkeys(self._found) | runs
-        return _Told(sockets, runs, workspaces)
+        return Told(sockets, runs, workspaces)
 
-    async def _until_changed_or_gone(self, client: Client) -> None:
-        """Raises: ConnectionError when the server is gone: idle, it says nothing else."""
+    async def _until_changed_or_gone(self, client: Client, timeout_s: float) -> bool:
+        """
+        Whether something has changed; False once the time is over.
+
+        Raises: ConnectionError when the server is gone: idle, it says nothing else.
+        """
         loop = asyncio.get_running_loop()
         gone = asyncio.Event()
         loop.add_reader(client.channel, gone.set)
         waits = [asyncio.create_task(event.wait()) for event in (self._changed, gone)]
         try:
-            await asyncio.wait(waits, timeout=_LOOK_EVERY_S, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
             loop.remove_reader(client.channel)
             for wait in waits:
                 wait.cancel()
         if gone.is_set():
             raise ConnectionError("the name server has gone; another one is started")
+        return self._changed.is_set()
 
-    def _end(self) -> None:
-        with contextlib.suppress(OSError), Client(self._path) as client:
-            client.stop()
-
-
-@dataclass(frozen=True, slots=True)
-class _Told:
-    """What a server has been told: sockets with our handles, runs with their names (None: whatever was said before)."""
-
-    sockets: dict[str, int]
-    runs: dict[dns.RunKey, dns.RunNames | None]
-    workspaces: dict[str, str] = field(default_factory=dict)
-
-
-def _tell(client: Client, told: _Told, wanted: _Told) -> _Told:
-    """Names first, then who may ask for them. Blocks. Raises: OSError."""
-    for key in told.runs.keys() - wanted.runs.keys():
-        client.drop(key)
-    for key, run in wanted.runs.items():
-        if run is not None and told.runs.get(key) != run:
-            client.put(run)
-    client.publish()
-    for name in told.sockets.keys() - wanted.sockets.keys():
-        client.unlisten(name)
-    for name, descriptor in wanted.sockets.items():
-        if told.sockets.get(name) != descriptor:
-            client.listen(name, wanted.workspaces[name], descriptor)
-    return wanted
+    async def _end(self, client: Client) -> None:
+        """No slot is left. Raises: OSError."""
+        log.info("names_end reason=no slot needs them")
+        await asyncio.to_thread(client.stop)
+        self._path.unlink(missing_ok=True)
+        if self._process is not None:
+            await self._process.ended_within(_SETTLE_S)

@@ -15,7 +15,8 @@ from astra_agent.agent import Agent
 from astra_agent.dial import Dialer, first_of
 from astra_agent.errors import AstraError
 from astra_agent.exec_frames import say_not_run, serve_exec
-from astra_agent.wire import ExecRequest, LogsRequest, OpenStream
+from astra_agent.probes import Probes
+from astra_agent.wire import ExecRequest, LogsRequest, OpenStream, ProbeRequest
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +33,7 @@ class Streams:
         self._dialer = dialer
         self._asked: asyncio.Queue[OpenStream] = asyncio.Queue(_AT_ONCE)
         self._open = asyncio.Semaphore(_AT_ONCE)
+        self._probes = Probes(dialer.netns)
 
     def open(self, opened: OpenStream) -> None:
         """Serve it. What is too many at once is not: whoever asked waits with a bound."""
@@ -57,6 +59,8 @@ class Streams:
                         await self._logs(connection, request)
                     case ExecRequest() as request:
                         await self._exec(connection, request)
+                    case ProbeRequest():
+                        await self._probes.serve(connection)
             except asyncio.CancelledError:
                 # Not the stream's end: whoever follows a log asks for the rest of it when this agent is back.
                 await connection.close(code=aiohttp.WSCloseCode.GOING_AWAY)

@@ -430,6 +430,11 @@ class Welcome(Wire):
     """Without an answer from the coordinator for this long, the agent stops its gang workers by itself."""
 
 
+def lease_every_s(disconnect_limit_s: float) -> float:
+    """A fifth of the limit, and never so long that a machine is silent unnoticed."""
+    return min(disconnect_limit_s / 5, 5.0)
+
+
 class LeaseAck(Wire):
     kind: Literal["lease_ack"] = "lease_ack"
     n: int
@@ -445,7 +450,7 @@ class OpenStream(Wire):
 
     kind: Literal["open_stream"] = "open_stream"
     stream: str
-    request: LogsRequest | ExecRequest = Field(discriminator="kind")
+    request: LogsRequest | ExecRequest | ProbeRequest = Field(discriminator="kind")
 
 
 class LogsRequest(Wire):
@@ -473,6 +478,15 @@ class ExecRequest(Wire):
     stdin: bool = False
     width: int = 80
     height: int = 24
+
+
+class ProbeRequest(Wire):
+    """
+    The machine takes part in a probe of the network: each text message towards the agent is a question of
+    `astra_netprobe.messages`, from it the answer. Whatever it does for the probe ends with the stream.
+    """
+
+    kind: Literal["probe"] = "probe"
 
 
 class Resize(Wire):
@@ -510,7 +524,7 @@ class Hello(Wire):
 
 
 class Lease(Wire):
-    """Sent every fifth of the disconnect limit. The agent counts from when it sent the last one that was answered."""
+    """Sent every `lease_every_s`. The agent counts from when it sent the last one that was answered."""
 
     kind: Literal["lease"] = "lease"
     n: int

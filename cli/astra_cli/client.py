@@ -66,6 +66,10 @@ class Client:
     async def submit(self, spec: Json) -> Json:
         return await self._json("POST", self._jobs(), body=spec)
 
+    async def place(self, spec: Json) -> Json:
+        """Where a run would go now."""
+        return await self._json("POST", f"{self._target.workspace_url}/placements", body=spec)
+
     async def jobs(self) -> Json:
         return await self._json("GET", self._jobs())
 
@@ -115,6 +119,19 @@ class Client:
         except aiohttp.WSServerHandshakeError:
             await self._json_at(url)
             raise Unavailable(f"the coordinator at {self._target.api} does not speak to `exec`") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise self._unreachable(error) from error
+
+    @asynccontextmanager
+    async def probe(self, machine: str) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+        """The WebSocket of a machine's part in a probe; its messages are those of `wire.ProbeRequest`."""
+        url = URL(f"{self._target.api}/v1/machines/{quote(machine, safe='')}/probe", encoded=True)
+        try:
+            async with self._use().ws_connect(url, heartbeat=20, max_msg_size=0) as socket:
+                yield socket
+        except aiohttp.WSServerHandshakeError:
+            await self._json_at(url)
+            raise Unavailable(f"the coordinator at {self._target.api} does not know probes") from None
         except (aiohttp.ClientError, OSError) as error:
             raise self._unreachable(error) from error
 

@@ -93,6 +93,7 @@ class Machine(Document):
     name: str
     address: str = ""
     connected: bool = False
+    silent_s: float | None = None
     out_of_use: str | None = None
     cpu_cores: float = 0.0
     free_cpu_cores: float = 0.0

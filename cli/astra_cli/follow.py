@@ -16,9 +16,11 @@ from typing import Any, Protocol
 
 from astra_agent.errors import AstraError, Conflict, DeadlineExceeded, InvalidRequest, NotFound, Unavailable
 from astra_cli.client import Client, Unreachable
-from astra_cli.documents import Event, Job
+from astra_cli.documents import ENDED, Event, Job
 
 Json = dict[str, Any]
+News = tuple[Event, Json]
+"""What happened, and the coordinator's own document of it."""
 
 PATIENCE_S = 600.0
 POLL_S = 0.1
@@ -26,7 +28,7 @@ RETRY_S = 0.5
 DRAIN_S = 10.0
 """How long a log may take to end after its run has ended."""
 
-_WROTE = ("Running", "Stopping", "Completed", "Failed")
+_WROTE = ("Running", "Stopping", "Completed", "Failed", "Stopped")
 """Worker states in which its attempt has, or may have, a log."""
 
 _AWAY = (Unavailable, DeadlineExceeded)
@@ -97,6 +99,16 @@ class Lines:
         return [rest.decode(errors="replace")] if rest else []
 
 
+def happened_before(job: Job, events: list[Event]) -> int:
+    """
+    How many of *events* belong before the document, which was read first: those up to the one that told its reason, or
+    none.
+    """
+    reason = job.status.reason
+    quoted = [i for i, e in enumerate(events) if reason and (reason in e.sentence or reason.startswith(e.sentence))]
+    return quoted[-1] + 1 if quoted else 0
+
+
 async def follow_log(
     client: Client, name: str, rank: int, attempt: int | None, patience: Patience
 ) -> AsyncIterator[bytes]:
@@ -138,6 +150,8 @@ class _Watch:
     narrator: Narrator
     attempts: asyncio.Queue[int | None] = field(default_factory=lambda: asyncio.Queue(maxsize=1024))
     """Attempts of rank 0 that have a log, in order; None: there will be no more."""
+    drained: asyncio.Event = field(default_factory=asyncio.Event)
+    """All of its logs have been told."""
     queued: int = -1
     told: int = 0
     """Id of the last event that was told."""
@@ -153,19 +167,38 @@ class _Watch:
                 continue
             patience.met()
             job = Job.model_validate(document)
-            self._tell(job, document, events)
+            news = [(Event.model_validate(item), item) for item in events.get("items", [])]
             if job.ended:
-                self.attempts.put_nowait(None)
+                await self._tell_end(job, document, news)
                 return job
+            # Events of the end are newer than this document: they are told with the next one, which has ended, too.
+            if not any(event.sentence in ENDED for event, _ in news):
+                self._log_of(job)
+                before = happened_before(job, [event for event, _ in news])
+                self._tell(news[:before])
+                self.narrator.phase(job, document)
+                self._tell(news[before:])
             await asyncio.sleep(POLL_S)
 
-    def _tell(self, job: Job, document: Json, events: Json) -> None:
-        for item in events.get("items", []):
-            event = Event.model_validate(item)
+    async def _tell_end(self, job: Job, document: Json, news: list[News]) -> None:
+        """What led to it, the rest of the log, then the end."""
+        self._log_of(job)
+        self.attempts.put_nowait(None)
+        ends = (job.status.reason, *ENDED)
+        closing = next((i for i, (event, _) in enumerate(news) if event.sentence in ends), len(news))
+        self._tell(news[:closing])
+        await self.drained.wait()
+        self._tell(news[closing:])
+        self.narrator.phase(job, document)
+
+    def _tell(self, news: list[News]) -> None:
+        for event, document in news:
             if event.id > self.told:
                 self.told = event.id
-                self.narrator.event(event, item)
-        self.narrator.phase(job, document)
+                self.narrator.event(event, document)
+
+    def _log_of(self, job: Job) -> None:
+        """Have the log of rank 0's attempt told, once."""
         leader = next((worker for worker in job.status.workers if worker.rank == 0), None)
         if leader is None or leader.attempt is None or leader.state not in _WROTE:
             return
@@ -182,6 +215,7 @@ class _Watch:
                 attempt = await self.attempts.get()
                 await asyncio.wait({log}, timeout=DRAIN_S)
                 log.cancel()
+        self.drained.set()
 
     async def _log(self, attempt: int) -> None:
         patience = Patience(self.narrator, of_coordinator=False)

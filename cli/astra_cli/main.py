@@ -15,7 +15,7 @@ from typing import NoReturn
 import click
 
 from astra_agent.errors import AstraError, handling
-from astra_cli.commands import act, completion, demo, dev, doctor, look, machine, run
+from astra_cli.commands import act, completion, demo, dev, doctor, drills, look, machine, netcheck, run
 from astra_cli.output import complain
 
 INTERRUPTED = 130
@@ -35,8 +35,10 @@ def astraeus() -> None:
 for _command in (run.run, look.status, look.ranks, look.events, look.logs, act.execute, act.stop, look.nodes):
     cli.add_command(_command)
     astraeus.add_command(_command)
-for _command in (dev.dev, doctor.doctor, machine.capture, completion.completion, demo.demo):
+for _command in (dev.dev, doctor.doctor, machine.capture, completion.completion, demo.demo, netcheck.netcheck):
     cli.add_command(_command)
+for _command in (drills.link, drills.kill, drills.start):
+    dev.dev.add_command(_command)
 
 
 def main() -> NoReturn:

@@ -51,7 +51,7 @@ class Story:
         new = "" if any(reason in sentence for sentence in self.told) else reason
         if new or (changed and status.phase not in self.told):
             self._tell(Cell(f"{status.phase}: " if new else status.phase, STYLES.get(status.phase, "")), Cell(new))
-        self.told = [reason] if changed else [*self.told, reason]
+        self.told = [reason] if changed or new else [*self.told, reason]
 
     def event(self, event: Event, document: Json) -> None:
         if self.output.as_json:

@@ -159,6 +159,8 @@ def machines(documents: Iterable[Machine]) -> Table:
 def machine_state(machine: Machine) -> Cell:
     if machine.out_of_use:
         return Cell(f"out of use: {clean(machine.out_of_use)}", "yellow")
+    if machine.silent_s is not None:
+        return Cell(f"does not answer since {machine.silent_s:.0f} s", "bold red")
     return Cell("connected", "green") if machine.connected else Cell("not connected", "bold red")
 
 

@@ -46,7 +46,7 @@ def parse(text: str, source: str) -> Json:
             f"{source} is no JSON: {error.msg} in line {error.lineno}, column {error.colno}"
         ) from error
     except yaml.YAMLError as error:
-        raise InvalidRequest(f"{source} is no YAML: {' '.join(str(error).split())}") from error
+        raise InvalidRequest(f"{source} is no YAML: {_problem(error)}") from error
     except RecursionError as error:
         raise InvalidRequest(f"{source} is nested too deeply for a run file") from error
     if not isinstance(document, dict):
@@ -56,6 +56,15 @@ def parse(text: str, source: str) -> Json:
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidRequest(f"{source} holds a value that JSON does not have: {error}; put it in quotes") from error
     return document
+
+
+def _problem(error: yaml.YAMLError) -> str:
+    """`could not find expected ':' in line 5, column 1`"""
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None)
+    if mark is None or problem is None:
+        return " ".join(str(error).split())
+    return f"{problem} in line {mark.line + 1}, column {mark.column + 1}"
 
 
 def named(document: Json, name: str) -> Json:

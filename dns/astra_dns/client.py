@@ -88,7 +88,9 @@ class Client:
         return self._ask({"op": "show"})[0]
 
     def stop(self) -> None:
+        """Returns once the server has let go of everything."""
         self._tell({"op": "stop"})
+        self.channel.recv(1)
 
     def _ask(self, message: Message) -> tuple[Message, tuple[int, ...]]:
         self._tell(message)

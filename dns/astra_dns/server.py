@@ -2,7 +2,8 @@
 Sockets in, answers out. Each socket belongs to one workspace, and that is who asks: it is bound inside the network
 namespace of that workspace's slot, or to that workspace's own address, so nobody has to be believed.
 
-A plain socket with a reader callback: asyncio's datagram protocol costs six times as much for each packet.
+A plain socket with a reader callback, and many packets for each call into the kernel (`burst`): asyncio's datagram
+protocol costs six times as much for each packet.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ import logging
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from astra_dns.answer import answer, failure, room
+from astra_dns.burst import Asker, Burst
 from astra_dns.cache import Cached
 from astra_dns.counters import Counters
 from astra_dns.forward import Forwarder
@@ -25,13 +26,6 @@ from astra_dns.records import Snapshot
 from astra_dns.tcp import TcpListener
 
 log = logging.getLogger(__name__)
-
-BURST = 32
-"""Packets of one socket before the others have their turn."""
-_PACKET_BYTES = 4096
-
-Asker = tuple[Any, ...]
-"""An address as `recvfrom` gives it."""
 
 
 @dataclass(slots=True)
@@ -55,6 +49,7 @@ class Server:
         self._ready: dict[str, Ready] = {}
         self._listeners: dict[str, _Listener] = {}
         self._graveyard = Graveyard()
+        self._burst = Burst(self._not_sent)
         self._loop = asyncio.get_running_loop()
 
     def publish(self, snapshot: Snapshot) -> None:
@@ -112,26 +107,16 @@ class Server:
 
     def _readable(self, workspace: str, sock: socket.socket) -> None:
         ready = self._ready[workspace]
-        get, rcodes, receive, send = ready.get, self._counters.rcodes, sock.recvfrom, sock.sendto
-        taken = 0
         try:
-            while taken < BURST:
-                packet, asker = receive(_PACKET_BYTES)
-                taken += 1
-                said = get(packet[2:])
-                if said is not None:
-                    rcodes[said[1] & 15] += 1
-                    send(packet[:2] + said, asker)
-                else:
-                    self._compose(ready, packet, sock, asker)
-        except BlockingIOError:
-            pass
+            taken = self._burst.turn(
+                sock, ready.get, self._counters.rcodes, lambda packet, asker: self._compose(ready, packet, sock, asker)
+            )
         except OSError as error:
             self._counters.ignored[f"socket: {error.strerror}"] += 1
-        finally:
+        else:
             self._counters.udp_requests += taken
 
-    def _compose(self, ready: Ready, packet: bytes, sock: socket.socket, asker: Asker) -> None:
+    def _compose(self, ready: Ready, packet: bytes, sock: socket.socket, asker: Asker) -> bytes | None:
         """Anything but a question that was asked before. Whatever is wrong with one packet is not the next one's."""
         try:
             said = ready.answer(packet)
@@ -141,12 +126,11 @@ class Server:
                 number, limit = packet[:2], room(said, over_tcp=False)
                 self._forward(said, limit, lambda tail: self._send(sock, number + tail, asker))
             else:
-                self._send(sock, said, asker)
-        except OSError:
-            raise
+                return self._counted(said)[2:]
         except Exception:
             self._counters.panics += 1
             log.exception("packet_not_answered packet=%s", packet.hex())
+        return None
 
     def _send(self, sock: socket.socket, packet: bytes, asker: Asker) -> None:
         self._counters.rcodes[packet[3] & 15] += 1
@@ -155,7 +139,10 @@ class Server:
         try:
             sock.sendto(packet, asker)
         except OSError as error:
-            self._counters.ignored[f"not sent: {error.strerror}"] += 1
+            self._not_sent(str(error.strerror))
+
+    def _not_sent(self, reason: str) -> None:
+        self._counters.ignored[f"not sent: {reason}"] += 1
 
     # Both -------------------------------------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from astra_gang.follow import Follow
 from astra_gang.intake import Intake
 from astra_gang.link import Links
 from astra_gang.loop import Loop
+from astra_gang.probing import Probing
 from astra_gang.query import Query
 from astra_gang.store import RunRecord
 from astra_gang.streams import Streams
@@ -53,6 +54,7 @@ class Api:
         loop: Loop,
         intake: Intake,
         follow: Follow,
+        probing: Probing,
         workspaces: Collection[str],
         machines: Collection[str],
         term: int,
@@ -62,6 +64,7 @@ class Api:
         self._loop = loop
         self._intake = intake
         self._follow = follow
+        self._probing = probing
         self._workspaces = workspaces
         self._machines = machines
         self._term = term
@@ -70,6 +73,8 @@ class Api:
         app = web.Application(middlewares=[_errors, _authorize(token)], client_max_size=BODY_MAX)
         app.router.add_get("/v1/health", self._health)
         app.router.add_get("/v1/machines", self._get_machines)
+        app.router.add_get("/v1/machines/{machine}/probe", self._probing.take_part)
+        app.router.add_post("/v1/workspaces/{workspace}/placements", self._place, expect_handler=_expect)
         app.router.add_post(_JOBS, self._submit, expect_handler=_expect)
         app.router.add_get(_JOBS, self._list)
         app.router.add_get(_JOB, self._get)
@@ -89,12 +94,19 @@ class Api:
 
     async def _get_machines(self, request: web.Request) -> web.Response:
         Query(request, ())
-        return web.json_response(view.machines(await self._engine.machines(), self._machines))
+        found = await self._engine.machines()
+        return web.json_response(view.machines(found, self._machines, self._loop.watch.silent_s))
 
     async def _submit(self, request: web.Request) -> web.Response:
         Query(request, ())
         run = await self._intake.submit(self._workspace(request), await _json_body(request))
-        return web.json_response(view.job(run, self._clock.wall), status=201)
+        return web.json_response(self._job(run), status=201)
+
+    async def _place(self, request: web.Request) -> web.Response:
+        """Where a run would go now; nothing is held by it."""
+        Query(request, ())
+        self._workspace(request)
+        return web.json_response(await self._probing.place(await _json_body(request)))
 
     async def _list(self, request: web.Request) -> web.Response:
         """The newest run of each name, in order of submission."""
@@ -102,17 +114,17 @@ class Api:
         workspace = self._workspace(request)
         newest = {run.state.name: run for run in self._loop.ledger.all() if run.state.workspace == workspace}
         runs = sorted(newest.values(), key=lambda run: run.state.submitted_at)
-        return web.json_response({"items": [view.job(run, self._clock.wall) for run in runs]})
+        return web.json_response({"items": [self._job(run) for run in runs]})
 
     async def _get(self, request: web.Request) -> web.Response:
         run = self._run(request, Query(request, ("uid",)))
-        return web.json_response(view.job(run, self._clock.wall))
+        return web.json_response(self._job(run))
 
     async def _stop(self, request: web.Request) -> web.Response:
         run = self._run(request, Query(request, ("uid",)))
         if run.state.phase is not Phase.ENDED:
             await self._loop.stop(run.state.uid, "the user")
-        return web.json_response(view.job(self._loop.ledger.get(run.state.uid) or run, self._clock.wall), status=202)
+        return web.json_response(self._job(self._loop.ledger.get(run.state.uid) or run), status=202)
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         query = Query(request, ("uid", "after", "follow"))
@@ -133,6 +145,9 @@ class Api:
     async def _exec(self, request: web.Request) -> web.StreamResponse:
         query = Query(request, ("uid", "rank", "tty", "stdin", "width", "height", "command"))
         return await self._follow.exec(request, self._run(request, query), query)
+
+    def _job(self, run: RunRecord) -> view.Json:
+        return view.job(run, self._clock.wall, self._loop.watch.absences(run.state))
 
     def _workspace(self, request: web.Request) -> str:
         workspace = request.match_info["workspace"]

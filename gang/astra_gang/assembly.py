@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from astra_agent.wire import lease_every_s
 from astra_gang.api import Api
 from astra_gang.clock import Clock
 from astra_gang.config import Config
@@ -20,6 +21,7 @@ from astra_gang.intake import Intake
 from astra_gang.ledger import Ledger
 from astra_gang.link import Links
 from astra_gang.loop import Loop, Settings
+from astra_gang.probing import Probing
 from astra_gang.roster import Roster
 from astra_gang.store import Loaded
 from astra_gang.streams import Streams
@@ -47,7 +49,7 @@ async def assemble(
     config: Config, *, clock: Clock, footing: Footing, loaded: Loaded, term: int, operator: Token, agent: Token
 ) -> Parts:
     """Nothing runs yet."""
-    roster = Roster(clock)
+    roster = Roster(clock, silent_after_s=2 * lease_every_s(config.disconnect_limit_s))
     ground = await footing.engine(clock=clock, roster=roster, loaded=loaded, term=term)
     engine, store = ground.engine, footing.store
     loop = Loop(
@@ -70,6 +72,7 @@ async def assemble(
         loop=loop,
         intake=Intake(clock=clock, engine=engine, loop=loop, drives=config.drives, settings=config.policy),
         follow=Follow(clock=clock, store=store, loop=loop, streams=streams),
+        probing=Probing(engine, streams),
         workspaces=config.workspaces,
         machines=ground.expected,
         term=term,

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from astra_gang.engine import Machine
-from astra_gang.quantities import format_size
+from astra_gang.quantities import rough_size
 from astra_gang.shape import Shape
 
 Tier = Literal["machine", "nvlink", "infiniband", "rdma", "ethernet"]
@@ -31,6 +31,8 @@ _PORTS: dict[Tier, frozenset[str]] = {
     "rdma": frozenset({"rdma", "infiniband"}),
     "ethernet": frozenset({"ethernet", "rdma"}),
 }
+PORT_TIERS: frozenset[Tier] = frozenset(_PORTS)
+"""Tiers whose traffic goes over ports: where *min_gbps* binds."""
 _NAMES: dict[Tier, str] = {
     "machine": "machine",
     "nvlink": "NVLink domain",
@@ -146,7 +148,7 @@ def lack(machine: Machine, request: Request, shape: Shape, tier: Tier, avoid: Co
         return f"{len(machine.free_gpus)} of its {len(facts.gpus)} GPUs free"
     if machine.free_cpu_cores < shape.cpu_cores:
         return f"{machine.free_cpu_cores:g} of its {facts.cpu_cores:g} CPU cores free"
-    return f"{format_size(machine.free_memory_bytes)} of its {format_size(facts.memory_bytes)} of memory free"
+    return f"{rough_size(machine.free_memory_bytes)} of its {rough_size(facts.memory_bytes)} of memory free"
 
 
 def _lacks_domain(machine: Machine, tier: Tier, min_gbps: float) -> str:

@@ -76,7 +76,8 @@ class Follow:
         found = _with_log(run, worker, attempt)
         if found is None:
             if not follow:
-                raise NotFound(f"{worker.name} has not started yet: there is no log")
+                word = "never started" if run.state.phase is Phase.ENDED else "has not started yet"
+                raise NotFound(f"{worker.name} {word}: there is no log")
             await answer.prepare(request)
             found = await self._until_begun(run.state.uid, worker, attempt)
             if found is None:

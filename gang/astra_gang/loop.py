@@ -85,6 +85,7 @@ class Loop:
         self.ledger = ledger
         self.trouble: str | None = None
         """A sentence while the records can't be written."""
+        self.watch = Watch(roster, settings.disconnect_limit_s, settings.lost_margin_s)
         self._clock = clock
         self._store = store
         self._engine = engine
@@ -95,7 +96,6 @@ class Loop:
         self._woken = asyncio.Event()
         self._changed = asyncio.Event()
         self._cluster_changed = False
-        self._watch = Watch(roster, settings.disconnect_limit_s, settings.lost_margin_s)
         self._read_at = clock.now()
         versions = itertools.count(1)
         self._publisher = Publisher(settings.term, versions)
@@ -215,7 +215,7 @@ class Loop:
         while True:
             draft = Draft(self.ledger, self._clock, self._settings.runs_kept)
             entries = _apply(entries, draft)
-            self._watch.pass_time(draft, cluster_changed)
+            self.watch.pass_time(draft, cluster_changed)
             batch = draft.batch() or self._only_the_clock()
             if batch is None:
                 break
@@ -289,7 +289,7 @@ class Loop:
     # Time ------------------------------------------------------------------------------------------------------------
 
     def _next_due(self) -> float:
-        dues = (self._performer.next_due(), self._watch.next_due(self.ledger), self._read_at + _READING_EVERY_S)
+        dues = (self._performer.next_due(), self.watch.next_due(self.ledger), self._read_at + _READING_EVERY_S)
         return min(due for due in dues if due is not None)
 
     def _only_the_clock(self) -> Batch | None:

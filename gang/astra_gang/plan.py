@@ -35,6 +35,11 @@ def choose_machines(spec: Spec, machines: Sequence[Machine]) -> int:
     return allowed[0].machines
 
 
+def where(spec: Spec, machines: Sequence[Machine]) -> Placement | NotPlaceable:
+    """Where the run would go now. Nothing is held by that."""
+    return place(_request(spec, tuple(shapes.shapes(spec.resources, machines_max=spec.machines_max))), machines)
+
+
 def workers(spec: Spec, count: int) -> tuple[Worker, ...]:
     """The run's workers in order of rank, without slots."""
     return tuple(Worker(rank=rank, name=f"{spec.name}-{rank}") for rank in range(count))

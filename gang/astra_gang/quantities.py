@@ -60,3 +60,11 @@ def format_size(size_bytes: int) -> str:
         if tenths >= 10 and not rest:
             return f"{tenths // 10}{unit}" if tenths % 10 == 0 else f"{tenths / 10:.1f}{unit}"
     return str(size_bytes)
+
+
+def rough_size(size_bytes: int) -> str:
+    """The size in its largest binary unit, cut to one decimal, for sentences: `23.5Gi`."""
+    for unit in ("Pi", "Ti", "Gi", "Mi", "Ki"):
+        if (tenths := size_bytes * 10 // _BYTES[unit]) >= 10:
+            return f"{tenths / 10:g}{unit}"
+    return str(size_bytes)

@@ -8,6 +8,9 @@ from dataclasses import dataclass, replace
 from astra_agent.wire import Hello, MachineFacts
 from astra_gang.clock import Clock
 
+_REDIAL_S = 2.0
+"""Every link is down for a moment when the coordinator starts again: no machine is called silent for that."""
+
 
 @dataclass(frozen=True, slots=True)
 class MachineSeen:
@@ -30,13 +33,17 @@ class Roster:
     """
     Written by the links, and by an engine that has seen a slot vanish; read by everybody.
 
+    Args:
+        silent_after_s: A machine with a link that has sent no lease for so long is silent.
+
     Subscribers are called at once and must not wait: `arrivals` with the machine's name after its hello, `departures`
     with machine and slot when its agent says that it has no such slot (any more), `changes` when a machine came, its
     facts changed, or the engine has freed resources.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, silent_after_s: float = 10.0) -> None:
         self._clock = clock
+        self._silent_after_s = silent_after_s
         self._started_at = clock.now()
         self._machines: dict[str, MachineSeen] = {}
         self.arrivals: list[Callable[[str], None]] = []
@@ -57,6 +64,11 @@ class Roster:
         """A machine that has not been heard since this coordinator started has a whole period from that moment."""
         seen = self._machines.get(name)
         return self._started_at if seen is None else seen.heard_at
+
+    def silent_s(self, name: str) -> float | None:
+        """For how long a machine that should be heard has not been; None while it answers."""
+        silent_s = self._clock.now() - self.heard_at(name)
+        return silent_s if silent_s >= (self._silent_after_s if self.is_connected(name) else _REDIAL_S) else None
 
     def arrived(self, hello: Hello) -> None:
         name = hello.facts.name

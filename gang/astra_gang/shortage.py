@@ -12,6 +12,7 @@ from astra_gang import ranks as rank_order
 from astra_gang.engine import Machine
 from astra_gang.fit import (
     OPEN_ETHERNET,
+    PORT_TIERS,
     Request,
     Tier,
     could_fit,
@@ -105,9 +106,11 @@ def _needs(request: Request, shape: Shape, wanted: int, tier: Tier, only: str | 
     if shape.gpus:
         parts.append(f"{shape.gpus} free {'GPU' if shape.gpus == 1 else 'GPUs'}")
     if shape.cpu_cores:
-        parts.append(f"{shape.cpu_cores:g} free CPU cores")
+        parts.append(f"{shape.cpu_cores:g} free CPU {'core' if shape.cpu_cores == 1 else 'cores'}")
     if shape.memory_bytes:
         parts.append(f"{format_size(shape.memory_bytes)} of free memory")
+    if request.min_gbps and _tier(shape, tier) in PORT_TIERS:
+        parts.append(f"a port of {request.min_gbps:g} Gb/s")
     having = f" with {_and(parts)}{' each' if wanted > 1 else ''}" if parts else ""
     return f"needs {machines}{having}{_where(_tier(shape, tier), only)}{_others(request, shape)}"
 

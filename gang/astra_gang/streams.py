@@ -60,7 +60,7 @@ class Streams:
 
     @contextlib.asynccontextmanager
     async def open(
-        self, machine: str, request: wire.LogsRequest | wire.ExecRequest
+        self, machine: str, request: wire.LogsRequest | wire.ExecRequest | wire.ProbeRequest
     ) -> AsyncIterator[web.WebSocketResponse]:
         """
         The agent's side of a new stream; closed at the end of the block.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
 from astra_agent.errors import NotFound
+from astra_gang import absence
+from astra_gang.absence import Absence
 from astra_gang.clock import rfc3339
 from astra_gang.core import Attempt, Member, Phase, RunState, Slot, Worker
 from astra_gang.core.record import find_attempt, member_of
@@ -30,13 +32,17 @@ _PHASES = {
 }
 _OF_PHASE = {"asked": "Preparing", "preparing": "Preparing", "ready": "ReadyToStart", "failed": "Failed"}
 _OF_ATTEMPT = {"arming": "ReadyToStart", "armed": "Armed", "running": "Running", "stopping": "Stopping"}
+_MOVING = ("Preparing", "ReadyToStart", "Armed", "Running", "Stopping")
+"""Of a worker in one of these its machine would say more if it answered."""
 
 
-def job(run: RunRecord, wall: Wall) -> Json:
+def job(run: RunRecord, wall: Wall, absences: Iterable[Absence] = ()) -> Json:
     """
     Args:
         wall: The cluster's clock to UTC.
+        absences: Of machines that this run waits for.
     """
+    away = {one.machine: one for one in absences}
     state = run.state
     document = as_document(run.spec)
     return {
@@ -49,7 +55,7 @@ def job(run: RunRecord, wall: Wall) -> Json:
         "spec": document["spec"],
         "status": {
             "phase": str(state.outcome) if state.phase is Phase.ENDED else _PHASES[state.phase],
-            "reason": state.reason,
+            "reason": absence.reason(state, away.values()),
             "refused": state.refused,
             "attempt": state.attempt,
             "ready": sum(is_ready(w) or has_started(w) for w in state.workers),
@@ -57,14 +63,16 @@ def job(run: RunRecord, wall: Wall) -> Json:
             "tier": state.tier or None,
             "domain": state.domain or None,
             "ended_at": _time(state.ended_at, wall),
-            "workers": [_worker(state, worker) for worker in state.workers],
+            "workers": [_worker(state, worker, away) for worker in state.workers],
         },
     }
 
 
-def _worker(state: RunState, worker: Worker) -> Json:
+def _worker(state: RunState, worker: Worker, away: Mapping[str, Absence]) -> Json:
     slot, member = worker.slot, member_of(state, worker.rank, worker.attempt)
-    word, detail = _in_slot(state, worker, slot) if slot is not None else _without_slot(state, member)
+    word, detail = _in_slot(state, worker, slot) if slot is not None else _without_slot(state, worker, member)
+    if slot is not None and slot.machine in away and word in _MOVING:
+        detail = away[slot.machine].sentence
     return {
         "rank": worker.rank,
         "name": worker.name,
@@ -83,7 +91,7 @@ def _in_slot(state: RunState, worker: Worker, slot: Slot) -> tuple[str, str]:
         return "Down", f"its machine {slot.machine} is lost"
     seen = attempt_in(slot, worker.attempt)
     if seen is not None and seen.state == "exited":
-        return ("Completed" if seen.code == 0 else "Failed"), how_it_ended(seen)
+        return _ended(state, worker, seen.code), how_it_ended(seen)
     if slot.stuck is not None:
         return "Failed", slot.stuck
     if seen is not None and seen.state != "arming":
@@ -91,13 +99,28 @@ def _in_slot(state: RunState, worker: Worker, slot: Slot) -> tuple[str, str]:
     if old_alive(worker):
         return "Stopping", ": ".join(filter(None, (f"Attempt {worker.attempt - 1} is being stopped", slot.detail)))
     word = _OF_PHASE.get(slot.phase, "Stopping")
-    return word, WAITING_AT_BARRIER if word == "ReadyToStart" and not slot.detail else slot.detail
+    waiting = WAITING_AT_BARRIER if len(state.members) > 1 else "Waiting to start"
+    return word, waiting if word == "ReadyToStart" and not slot.detail else slot.detail
 
 
-def _without_slot(state: RunState, member: Member | None) -> tuple[str, str]:
-    if member is None or member.ended_at is None or state.phase not in (Phase.ENDING, Phase.ENDED):
+def _without_slot(state: RunState, worker: Worker, member: Member | None) -> tuple[str, str]:
+    if state.phase not in (Phase.ENDING, Phase.ENDED):
         return "Pending", ""
-    return ("Completed" if member.code == 0 else "Failed"), member.detail
+    if member is None or member.started_at is None:
+        return str(state.outcome), "It never started"
+    if member.ended_at is None:
+        return str(state.outcome), how_it_ended(None)
+    return _ended(state, worker, member.code), member.detail
+
+
+def _ended(state: RunState, worker: Worker, code: int | None) -> str:
+    """A worker that ended by itself completed or failed; one that ended when its attempt was over had been stopped."""
+    if code == 0:
+        return "Completed"
+    attempt, member = find_attempt(state, worker.attempt), member_of(state, worker.rank, worker.attempt)
+    if attempt is None or attempt.ended_at is None or member is None or member.ended_at is None:
+        return "Failed"
+    return "Stopped" if member.ended_at > attempt.ended_at else "Failed"
 
 
 def ranks(run: RunRecord, number: int | None, wall: Wall) -> Json:
@@ -133,7 +156,11 @@ def recorded_attempt(run: RunRecord, number: int) -> Attempt:
     attempt = find_attempt(run.state, number)
     if attempt is None:
         kept = [attempt.number for attempt in run.state.attempts]
-        which = f"there are attempts {kept[0]} to {kept[-1]}" if kept else "no attempt has begun yet"
+        which = "no attempt has begun yet"
+        if kept:
+            which = (
+                f"there are attempts {kept[0]} to {kept[-1]}" if len(kept) > 1 else f"there is attempt {kept[0]} alone"
+            )
         raise NotFound(f"run {run.state.name} has no record of attempt {number}: {which}")
     return attempt
 
@@ -177,23 +204,25 @@ def event(said: RunEvent, wall: Wall) -> Json:
     }
 
 
-def machines(found: Iterable[Machine], expected: Iterable[str]) -> Json:
+def machines(found: Iterable[Machine], expected: Iterable[str], silent: Callable[[str], float | None]) -> Json:
     """
     Args:
+        silent: For how many seconds a machine has not answered.
         expected: Names that the configuration has; one that no agent has spoken for is shown, too.
     """
-    items = {machine.facts.name: _machine(machine) for machine in found}
+    items = {machine.facts.name: _machine(machine, silent(machine.facts.name)) for machine in found}
     for name in expected:
         items.setdefault(name, _unknown_machine(name))
     return {"items": [items[name] for name in sorted(items)]}
 
 
-def _machine(machine: Machine) -> Json:
+def _machine(machine: Machine, silent_s: float | None) -> Json:
     facts = machine.facts
     return {
         "name": facts.name,
         "address": facts.address,
         "connected": machine.connected,
+        "silent_s": None if silent_s is None else round(silent_s, 1),
         "out_of_use": machine.out_of_use,
         "cpu_cores": facts.cpu_cores,
         "free_cpu_cores": machine.free_cpu_cores,
@@ -211,6 +240,7 @@ def _unknown_machine(name: str) -> Json:
         "name": name,
         "address": "",
         "connected": False,
+        "silent_s": None,
         "out_of_use": "its agent has not connected since the coordinator started",
         "cpu_cores": 0,
         "free_cpu_cores": 0,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from astra_gang.core import ClusterChanged, Event, MachineLost, Phase, SlotGone, Tick, deadline
+from astra_gang.absence import Absence, awaited
+from astra_gang.core import ClusterChanged, Event, MachineLost, Phase, RunState, SlotGone, Tick, deadline
 from astra_gang.ledger import Draft, Ledger
 from astra_gang.roster import Roster
 from astra_gang.sightings import lost_at, missing, missing_due, watched
@@ -39,6 +40,15 @@ class Watch:
                 self._tick_after[uid] = draft.now + _TICK_AGAIN_S
         uids = {run.state.uid for run in live}
         self._tick_after = {uid: after for uid, after in self._tick_after.items() if uid in uids}
+
+    def absences(self, state: RunState) -> list[Absence]:
+        """The machines that *state* waits for and that do not answer."""
+        silences = {machine: self._roster.silent_s(machine) for machine in awaited(state)}
+        limit_s = lost_at(state, 0.0, self._disconnect_limit_s, self._lost_margin_s)
+        return [Absence(machine, for_s, limit_s) for machine, for_s in silences.items() if for_s is not None]
+
+    def silent_s(self, machine: str) -> float | None:
+        return self._roster.silent_s(machine)
 
     def next_due(self, ledger: Ledger) -> float | None:
         """When `pass_time` will next have something to do, if nothing else happens."""

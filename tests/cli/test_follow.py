@@ -10,10 +10,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from astra_cli.client import Client
 from astra_cli.context import Target
 from astra_cli.documents import Event, Job
-from astra_cli.follow import Lines, follow_run
+from astra_cli.follow import Lines, follow_run, happened_before
 from tests.fakes.api import TOKEN, FakeApi, event, job
 from tests.fakes.eventually import until
 
@@ -76,6 +78,41 @@ async def test_each_attempts_log_is_told_once(api: FakeApi) -> None:
         api.job = job(phase="Completed", attempt=1)
         await asyncio.wait_for(following, 20)
     assert notes.lines == ["zero", "one"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "sentences", "before"),
+    [
+        ("Looking for machines", ["Submitted", "Placed: m-1"], 0),
+        ("Starting together: 0 of 2 ready", ["Placed", "Starting together: 0 of 2 ready", "All 2 workers run"], 2),
+        ("Gang restart: a-1 failed. Attempt 1 starts later", ["Worker a-1 failed", "Gang restart: a-1 failed."], 2),
+        ("one machine: m-1", ["Submitted", "Placed: one machine: m-1", "a-0 is being prepared"], 2),
+        ("All 2 workers run", [], 0),
+    ],
+)
+def test_a_phase_stands_where_it_began(reason: str, sentences: list[str], before: int) -> None:
+    events = [Event.model_validate(event(n, sentence)) for n, sentence in enumerate(sentences)]
+    assert happened_before(Job.model_validate(job(reason=reason)), events) == before
+
+
+async def test_the_end_of_a_run_is_told_after_its_log(api: FakeApi) -> None:
+    api.job = job(phase="Completed", reason="All 2 workers completed")
+    api.events = [
+        event(n, sentence) for n, sentence in enumerate(("Submitted", "All 2 workers completed", "Completed"), 1)
+    ]
+    api.logs = {0: b"zero\n"}
+    story: list[str] = []
+
+    class Teller(Notes):
+        def event(self, event: Event, document: dict[str, Any]) -> None:
+            story.append(event.sentence)
+
+        def log(self, line: str) -> None:
+            story.append(line)
+
+    async with client(api) as talking:
+        await asyncio.wait_for(follow_run(talking, "first-gang", Teller()), 20)
+    assert story == ["Submitted", "zero", "All 2 workers completed", "Completed"]
 
 
 def test_lines_are_whole_whatever_pieces_they_come_in() -> None:

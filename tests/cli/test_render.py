@@ -68,9 +68,10 @@ def test_a_field_of_a_newer_coordinator_is_no_reason_to_fail() -> None:
     [
         (Machine(name="m", connected=True), "connected"),
         (Machine(name="m", connected=False), "not connected"),
+        (Machine(name="m", connected=True, silent_s=12.4), "does not answer since 12 s"),
         (Machine(name="m", connected=True, out_of_use="process 7 does not die"), "out of use: process 7 does not die"),
     ],
-    ids=["connected", "away", "out of use"],
+    ids=["connected", "away", "silent", "out of use"],
 )
 def test_a_machine_says_whether_it_can_be_used(machine: Machine, text: str) -> None:
     assert render.machine_state(machine).text == text

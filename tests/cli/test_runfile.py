@@ -16,7 +16,7 @@ def test_yaml_and_json_give_the_same_document() -> None:
     ("text", "part"),
     [
         ('{"a": 1,}', "is no JSON"),
-        ("a: [1", "is no YAML"),
+        ("a: [1", "is no YAML: expected ',' or ']', but got '<stream end>' in line 1, column 6"),
         ("", "not nothing"),
         ("- 1", "not a list"),
         ("a: 2026-01-01", "put it in quotes"),

@@ -19,7 +19,7 @@ import pytest
 
 from astra_agent import namespaces
 from astra_agent.config import AgentConfig
-from astra_agent.name_server import NameServer
+from astra_agent.name_server import LINGER_S, NameServer
 from astra_agent.wire import RunNames
 from tests.fakes.eventually import until
 
@@ -37,8 +37,8 @@ class Machine:
     names: NameServer = field(init=False)
     _task: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
-        self.names = NameServer(self.config)
+    def start(self, linger_s: float = LINGER_S) -> None:
+        self.names = NameServer(self.config, linger_s)
 
     def run(self) -> None:
         self._task = asyncio.create_task(self.names.run())
@@ -265,3 +265,32 @@ async def test_an_agent_that_ends_with_no_slot_left_takes_its_name_server_along(
     await machine.names.settled()
     await machine.crash()
     await until(lambda: not list(pids(machine.folder)))
+
+
+async def test_a_machine_without_slots_has_no_name_server_and_the_next_slot_brings_it_back(machine: Machine) -> None:
+    await machine.names.settled()
+    assert not list(pids(machine.folder))
+    await machine.crash()
+    machine.start(linger_s=0.1)
+    machine.run()
+    for _ in range(2):
+        first, second = await two_workspaces(machine)
+        assert texts(await asyncio.to_thread(ask, machine.netns, first, "llama-0")) == ["10.0.0.1"]
+        machine.names.withdraw("a")
+        await machine.names.settled()
+        assert texts(await asyncio.to_thread(ask, machine.netns, second, "llama-0")) == ["10.0.9.9"]
+        machine.names.withdraw("b")
+        await until(lambda: not list(pids(machine.folder)), "the server ends with the last slot")
+
+
+async def test_a_slot_that_comes_while_the_server_ends_is_answered(machine: Machine) -> None:
+    await machine.crash()
+    machine.start(linger_s=0)
+    machine.run()
+    for _ in range(5):
+        address = await machine.names.serve("a", "nlp", machine.netns)
+        machine.names.publish("a", llama("10.0.0.1"))
+        await machine.names.settled()
+        assert texts(await asyncio.to_thread(ask, machine.netns, address, "llama-0")) == ["10.0.0.1"]
+        machine.names.withdraw("a")
+        await machine.names.settled()

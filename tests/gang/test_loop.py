@@ -12,6 +12,7 @@ import pytest
 from astra_gang.performer import RETRY_FIRST_S
 from astra_gang.planner import SETTLE_S
 from astra_gang.sightings import PUT_GRACE_S
+from tests.fakes.agent import FakeAgent
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.eventually import until
 from tests.fakes.nomad.recorded import NEWEST
@@ -106,9 +107,8 @@ async def test_a_user_stops_a_run_and_every_machine_is_free(cluster: FakeCluster
     assert status == 202
     await cluster.until_phase("Stopped")
     await until(lambda: all_given_back(cluster))
-    async with asyncio.timeout(20):
-        while {m.slots for m in await cluster.parts.engine.machines()} != {()}:  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
+    while {m.slots for m in await cluster.parts.engine.machines()} != {()}:  # noqa: ASYNC110  # no event says so
+        await asyncio.sleep(0.01)
 
 
 async def test_a_worker_that_never_says_it_ended_does_not_hold_up_the_end_of_its_run(cluster: FakeCluster) -> None:
@@ -122,6 +122,39 @@ async def test_a_worker_that_never_says_it_ended_does_not_hold_up_the_end_of_its
     cluster.clock.advance(policy.stop_grace_s + policy.stop_timeout_s + policy.silence_s + 1)
     await cluster.until_phase("Stopped")
     await until(lambda: slot in stubborn.finished)
+
+
+@pytest.mark.parametrize("link", ["closed", "open"])
+async def test_a_machine_that_does_not_answer_is_told_of_before_it_counts_as_lost(
+    cluster: FakeCluster, link: str
+) -> None:
+    await run_of_four(cluster)
+    silent, _ = cluster.slot("llama-2")
+    if link == "closed":
+        await silent.disconnect()
+        await until(lambda: not cluster_machine_connected(cluster, silent.name))
+    cluster.clock.advance(12)
+    for agent in cluster.agents.values():
+        if agent is not silent:
+            await agent.lease(1)
+    await until(lambda: all(agent is silent or 1 in agent.leased for agent in cluster.agents.values()))
+    status = await cluster.job()
+    assert status["phase"] == "Running"
+    assert status["reason"] == f"{silent.name} does not answer; after 105 s of silence it counts as lost"
+    details = {worker["name"]: worker["detail"] for worker in status["workers"]}
+    assert details.pop("llama-2") == f"{silent.name} does not answer since 12 s"
+    assert set(details.values()) == {""}
+    _, answer = await cluster.request("GET", "/v1/machines")
+    assert {m["name"]: m["silent_s"] for m in answer["items"] if m["silent_s"] is not None} == {silent.name: 12.0}
+    await (silent.lease(1) if link == "open" else back(cluster, silent))
+    await until(lambda: cluster.parts.loop.watch.silent_s(silent.name) is None)
+    assert (await cluster.job())["reason"] == "All 4 workers run"
+    await complete(cluster)
+
+
+async def back(cluster: FakeCluster, agent: FakeAgent) -> None:
+    agent.connect(cluster.url)
+    await until(lambda: cluster_machine_connected(cluster, agent.name))
 
 
 async def test_a_lost_machine_is_replaced_once_its_agent_must_have_stopped_its_worker(cluster: FakeCluster) -> None:

@@ -258,7 +258,8 @@ IB_A = [machine(f"m-{n}", infiniband="ib-a") for n in (1, 2, 3)]
         pytest.param(
             request(2, interconnect="infiniband", min_gbps=400),
             [machine(f"m-{n}", infiniband="ib-a", ports=(port("infiniband", 200),) * 8) for n in (1, 2)],
-            "Gang cannot be placed whole: needs 2 machines with 8 free GPUs each in one InfiniBand fabric; "
+            "Gang cannot be placed whole: needs 2 machines with 8 free GPUs and a port of 400 Gb/s each "
+            "in one InfiniBand fabric; "
             "no machine has that now; even if nothing else ran there would be none, so waiting does not help; "
             "next would be m-1, m-2 (its fastest InfiniBand port has 200 Gb/s, and min_gbps is for one port)",
             id="ports are too slow one by one",
@@ -270,6 +271,13 @@ IB_A = [machine(f"m-{n}", infiniband="ib-a") for n in (1, 2, 3)]
             "no machine has that now; even if nothing else ran there would be none, so waiting does not help; "
             "next would be m-1 (10 of its 96 CPU cores free)",
             id="one worker is no gang",
+        ),
+        pytest.param(
+            Request((Shape(1, 0, 1, 100 * GIB),)),
+            [machine("m-1", memory=25_276_514_304)],
+            "Cannot be placed: needs 1 machine with 1 free CPU core and 100Gi of free memory; "
+            "no machine has that now; next would be m-1 (23.5Gi of its 1Ti of memory free)",
+            id="memory, roughly",
         ),
         pytest.param(
             request(2),

@@ -92,9 +92,25 @@ def test_every_worker_has_its_word_and_says_what_it_is_doing(state: RunState, wo
     assert (worker["state"], worker["detail"]) == (word, detail)
 
 
+def test_a_worker_that_was_stopped_has_not_failed() -> None:
+    state = record_attempt(with_slot("ready", AttemptSeen(0, "exited", code=143)), 1.0)
+    for closed_at, ended_at, word in ((2.0, 2.0, "Failed"), (2.0, 2.1, "Stopped"), (None, 2.0, "Failed")):
+        members = tuple(replace(m, started_at=1.5, ended_at=ended_at, code=143) for m in state.attempts[0].members)
+        attempt = replace(state.attempts[0], members=members, ended_at=closed_at)
+        assert shown(replace(state, attempts=(attempt,)))["workers"][0]["state"] == word
+
+
+@pytest.mark.parametrize("outcome", [Outcome.STOPPED, Outcome.FAILED])
+def test_a_worker_of_an_ended_run_waits_no_more(outcome: Outcome) -> None:
+    worker = shown(replace(record().state, phase=Phase.ENDED, outcome=outcome))["workers"][0]
+    assert (worker["state"], worker["detail"]) == (str(outcome), "It never started")
+
+
 def test_a_worker_whose_slot_is_given_back_shows_how_it_ended() -> None:
     state = record_attempt(with_slot("ready"), 1.0)
-    members = tuple(replace(m, ended_at=2.0, code=137, detail="Out of memory") for m in state.attempts[0].members)
+    members = tuple(
+        replace(m, started_at=1.5, ended_at=2.0, code=137, detail="Out of memory") for m in state.attempts[0].members
+    )
     workers = tuple(replace(worker, slot=None, attempt=0) for worker in state.workers)
     state = replace(state, attempts=(replace(state.attempts[0], members=members),), workers=workers)
     for phase, word in ((Phase.ENDING, "Failed"), (Phase.ENDED, "Failed"), (Phase.PENDING, "Pending")):

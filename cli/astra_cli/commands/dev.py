@@ -1,4 +1,4 @@
-"""`astra dev`: the cluster on this machine, and drills with it."""
+"""`astra dev`: the cluster on this machine. Drills with it are in `drills`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ INTERRUPTED = 130
 DEFAULT_MACHINES = 4
 
 state_option = click.option("--state", metavar="DIR", help="State folder [ASTRA_DEV_STATE, /var/lib/astraeus/dev].")
-machine_option = click.option("--machine", required=True, metavar="NAME", help="Such as m-2.")
 
 
 @click.group(invoke_without_command=True)
@@ -52,7 +51,9 @@ machine_option = click.option("--machine", required=True, metavar="NAME", help="
     help="The coordinator's policy, such as backoff_first_s=0, or the agents' bounds, such as stuck_after_s=5.",
 )
 @click.option("--disconnect-limit", type=float, metavar="S", help="Seconds that a machine may be cut off [60].")
-@click.option("--port", type=click.IntRange(1, 65535), help="Of the API on 127.0.0.1 [7410, or the next free one].")
+@click.option(
+    "--port", type=click.IntRange(1, 65535), metavar="N", help="Of the API on 127.0.0.1 [7410, or the next free one]."
+)
 @click.option("--detach", is_flag=True, help="Return once it is up; `astra dev stop` ends it.")
 @state_option
 @click.pass_context
@@ -187,8 +188,12 @@ def _exports(where: Layout) -> dict[str, str]:
 @click.option("--purge", "forget", is_flag=True, help="Also forget runs, images and logs.")
 @click.pass_obj
 def stop(inherited: str | None, state: str | None, forget: bool) -> None:
-    """End the cluster and all that runs in it; also what a killed one left. Runs and images are kept."""
-    output, where = Output(), _where(state, inherited)
+    """
+    End the cluster and all that runs in it.
+
+    Also what a killed one left. Runs and images are kept.
+    """
+    output, where = Output(), where_is(state, inherited)
     there = supervisor.stop(where, lambda sentence: output.line(render.Cell(f"  {sentence}")))
     if forget and where.state.is_dir():
         purge(where)
@@ -220,7 +225,7 @@ def purge(where: Layout) -> None:
 @click.pass_obj
 def status(inherited: str | None, state: str | None, as_json: bool) -> None:
     """The cluster's processes, machines and links."""
-    output, where = Output(as_json=as_json), _where(state, inherited)
+    output, where = Output(as_json=as_json), where_is(state, inherited)
     document = asyncio.run(control.ask(where, requests.Status()))
     if as_json:
         output.document(document)
@@ -251,49 +256,21 @@ def _pid(process: dict[str, Any]) -> str:
 
 @dev.command()
 @state_option
+@json_option
 @click.pass_obj
-def env(inherited: str | None, state: str | None) -> None:
-    """Lines for a shell, so that curl and other machines' tools can talk to it: eval "$(astra dev env)"."""
-    for name, value in _exports(_where(state, inherited)).items():
+def env(inherited: str | None, state: str | None, as_json: bool) -> None:
+    """
+    Variables for curl, as lines for a shell.
+
+    eval "$(astra dev env)"
+    """
+    exports = _exports(where_is(state, inherited))
+    if as_json:
+        Output(as_json=True).document(exports)
+        return
+    for name, value in exports.items():
         click.echo(f"export {name}={shlex.quote(value)}")
 
 
-@dev.command()
-@machine_option
-@click.option("--rate", metavar="RATE", help="Such as 200mbit, in each direction; none takes it away.")
-@click.option("--down", "up", flag_value=False, type=bool, default=None, help="Cut it.")
-@click.option("--up", "up", flag_value=True, type=bool, help="Join it again.")
-@state_option
-@click.pass_obj
-def link(inherited: str | None, state: str | None, machine: str, rate: str | None, up: bool | None) -> None:
-    """Shape or cut the link between a machine and all the others, the coordinator too."""
-    if rate is None and up is None:
-        raise InvalidRequest("say what the link is to be: --rate 200mbit, --rate none, --down or --up")
-    wanted = None if rate is None else network.parse_rate(rate)
-    request = requests.LinkRequest(machine=machine, rate_bit_s=wanted, up=up)
-    now = asyncio.run(control.ask(_where(state, inherited), request))
-    click.echo(f"{machine}: link {'up' if now['up'] else 'down'}, {network.rate_text(now['rate_bit_s'])}")
-
-
-@dev.command()
-@machine_option
-@state_option
-@click.pass_obj
-def kill(inherited: str | None, state: str | None, machine: str) -> None:
-    """Lose a machine: its agent, its workers and its link, at once, as in a power cut."""
-    asyncio.run(control.ask(_where(state, inherited), requests.Kill(machine=machine)))
-    click.echo(f"{machine}: off; boot it with `astra dev start --machine {machine}`")
-
-
-@dev.command()
-@machine_option
-@state_option
-@click.pass_obj
-def start(inherited: str | None, state: str | None, machine: str) -> None:
-    """Boot a machine that was killed: its disk is as it was, its workers are gone."""
-    asyncio.run(control.ask(_where(state, inherited), requests.Boot(machine=machine)))
-    click.echo(f"{machine}: booted")
-
-
-def _where(state: str | None, inherited: str | None) -> Layout:
+def where_is(state: str | None, inherited: str | None) -> Layout:
     return layout(context.dev_state(os.environ, state or inherited))

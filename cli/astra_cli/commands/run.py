@@ -25,7 +25,9 @@ REFUSED = 2
 @click.command()
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="FILE | -- COMMAND ARGS…")
 @click.option("--name", metavar="NAME", help="The run's name: a DNS label.")
-@click.option("--image", metavar="IMAGE", help="`host`, an image reference, or oci-archive:/path.tar.")
+@click.option(
+    "--image", metavar="IMAGE", help="`host`, a reference such as busybox:1.36, or `oci-archive:` and a path."
+)
 @click.option("--machines", type=int, metavar="N", help="How many machines; more than one is a gang.")
 @click.option("--gpus", type=int, metavar="N", help="GPUs in all.")
 @click.option("--start", metavar="POLICY", help="Gang, MinAvailable or Independent.")
@@ -69,6 +71,11 @@ def _document(words: tuple[str, ...], flags: dict[str, Any]) -> dict[str, Any]:
         if not flags["name"]:
             raise InvalidRequest("--name is missing: a run made of flags needs one, such as --name hello", "--name")
         return runfile.build(runfile.RunFlags(command=words, **flags))
+    if flags["name"] and (len(words) != 1 or not (words[0] == "-" or Path(words[0]).exists())):
+        no_file = f"{words[0]} is no file, and " if len(words) == 1 else ""
+        raise InvalidRequest(
+            f"{no_file}--image is missing: a run made of flags needs it, such as --image host", "--image"
+        )
     if len(words) != 1:
         raise InvalidRequest(
             "give one FILE, or --name and --image (and after `--` the command); see `astra run --help`"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from astra_gang.core import timing
+from astra_gang.core import sentences, timing
 from astra_gang.core.barrier import assembling, broken, mark_failed
 from astra_gang.core.decisions import Decision, Tell
 from astra_gang.core.slots import any_alive, has_completed, has_started, is_usable, may_run
@@ -63,8 +63,7 @@ def _starting(state: RunState, now: float) -> Moved:
     if moved is not None:
         return moved
     if all(has_started(w) for w in members_of(state)):
-        total = len(state.workers)
-        reason = f"All {total} workers run" if total > 1 else "Its worker runs"
+        reason = sentences.all_run(state)
         state = replace(state, phase=Phase.RUNNING, phase_since=now, reason=reason, faults=0, charged=None)
         return state, [Tell(reason, attempt=state.attempt)]
     due = timing.start_due(state)
@@ -77,9 +76,10 @@ def _running(state: RunState, now: float) -> Moved:
     moved = over_limit(state, now) or judge(state, tuple(w.rank for w in state.workers), now)
     if moved is not None:
         return moved
-    if all(has_completed(w) for w in state.workers):
-        return end(state, Outcome.COMPLETED, f"All {len(state.workers)} workers completed", now)
-    return state, []
+    if all(map(has_completed, state.workers)):
+        return end(state, Outcome.COMPLETED, sentences.all_completed(state), now)
+    reason = sentences.some_completed(state) if any(map(has_completed, state.workers)) else state.reason
+    return (state if reason == state.reason else replace(state, reason=reason)), []
 
 
 def _ending(state: RunState, now: float) -> Moved:

@@ -200,15 +200,15 @@ def _open(state: RunState, now: float) -> Moved | None:
     if due is None or now < due:
         return None
     state = open_attempt(replace(state, phase=Phase.STARTING, phase_since=now), now)
-    total = len(state.members)
-    state = replace(state, reason=sentences.starting_together(total, total))
-    return state, [Tell(f"The gang barrier opens for attempt {state.attempt}", attempt=state.attempt)]
+    members = members_of(state)
+    state = replace(state, reason=sentences.starting_together(members, len(members)))
+    return state, [Tell(sentences.barrier_opens(members, state.attempt), attempt=state.attempt)]
 
 
 def _say_how_far(state: RunState, now: float) -> Moved:
     """`Starting together: 3 of 4 ready`; told for each worker in small gangs, for each tenth in large ones."""
     ready, total = sum(is_ready(w) for w in members_of(state)), len(state.members)
-    sentence = sentences.starting_together(ready, total)
+    sentence = sentences.starting_together(members_of(state), ready)
     if state.start_at > now or sentence == state.reason:
         return state, []
     worth_telling = total <= 16 or ready in (total, total - 1) or ready % (total // 10) == 0

@@ -1,18 +1,52 @@
 """
 The sentences that a user reads. Where the product's page on multi-machine runs gives one, it stands here word for word.
+
+A run of one worker, whatever its start policy, is no gang to its user: nothing here calls it one.
 """
 
 from __future__ import annotations
 
-from astra_gang.core.state import AttemptSeen, Worker
+from collections.abc import Sequence
+
+from astra_gang.core.slots import has_completed
+from astra_gang.core.state import AttemptSeen, RunState, Worker
 
 WAITING_AT_BARRIER = "Waiting at the gang barrier"
 BARRIER_TIMED_OUT = "Gang barrier timed out waiting for all members"
-TIME_LIMIT = "A gang member exceeded its time limit"
 
 
-def starting_together(ready: int, total: int) -> str:
-    return f"Starting together: {ready} of {total} ready"
+def starting_together(members: Sequence[Worker], ready: int) -> str:
+    if len(members) == 1:
+        return f"{members[0].name} is {'ready to start' if ready else 'being prepared'}"
+    return f"Starting together: {ready} of {len(members)} ready"
+
+
+def barrier_opens(members: Sequence[Worker], attempt: int) -> str:
+    if len(members) == 1:
+        return f"{members[0].name} starts attempt {attempt}"
+    return f"The gang barrier opens for attempt {attempt}"
+
+
+def all_run(state: RunState) -> str:
+    return f"All {len(state.workers)} workers run" if len(state.workers) > 1 else f"{state.leader.name} runs"
+
+
+def some_completed(state: RunState) -> str:
+    return f"{sum(map(has_completed, state.workers))} of {len(state.workers)} workers have completed"
+
+
+def completed(state: RunState, worker: Worker) -> str:
+    last = all(map(has_completed, state.workers))
+    return f"{worker.name} completed" + ("" if last else f" ({some_completed(state)})")
+
+
+def all_completed(state: RunState) -> str:
+    return f"All {len(state.workers)} workers completed" if len(state.workers) > 1 else f"{state.leader.name} completed"
+
+
+def over_time_limit(state: RunState) -> str:
+    gang = len(state.workers) > 1
+    return f"{'A gang member' if gang else state.leader.name} exceeded its time limit"
 
 
 def down(worker: Worker, machine: str) -> str:
@@ -38,9 +72,10 @@ def worker_failed(worker: Worker, machine: str, how: str) -> str:
     return f"Worker {worker.name} failed on {machine}: {how}"
 
 
-def budget_spent(worker: Worker, machine: str, how: str) -> str:
-    return f"{worker_failed(worker, machine, how)}; the gang does not run without it."
+def budget_spent(state: RunState, worker: Worker, machine: str, how: str) -> str:
+    end = "the gang does not run without it" if len(state.workers) > 1 else "its budget is spent"
+    return f"{worker_failed(worker, machine, how)}; {end}."
 
 
 def back_off(attempt: int, wait_s: float, failures: int, budget: int) -> str:
-    return f"Attempt {attempt} starts in {wait_s:g} s (failure {failures} of {budget} that its worker may have)"
+    return f"Attempt {attempt} starts after a back-off of {wait_s:g} s (failure {failures} of a budget of {budget})"

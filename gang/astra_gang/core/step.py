@@ -150,10 +150,11 @@ def _slot_seen(state: RunState, event: SlotSeen, now: float) -> Absorbed:
     state = note_progress(update_slot(state, merged), slot, merged, now)
     said: list[Decision] = []
     worker = next((w for w in state.workers if w.slot is merged), None)
-    if worker is not None and slot.ready_at is None and merged.ready_at is not None:
+    if worker is not None and slot.ready_at is None and merged.ready_at is not None and len(state.members) > 1:
         said.append(Tell(sentences.WAITING_AT_BARRIER, rank=worker.rank, attempt=worker.attempt))
-    if worker is not None and has_completed(worker) and not _completed_before(slot, worker.attempt):
-        said.append(Tell(f"{worker.name} completed", rank=worker.rank, attempt=worker.attempt))
+    several = len(state.workers) > 1  # of one worker the run's own end says it
+    if several and worker is not None and has_completed(worker) and not _completed_before(slot, worker.attempt):
+        said.append(Tell(sentences.completed(state, worker), rank=worker.rank, attempt=worker.attempt))
     if worker is not None and merged.stuck is not None and merged.stuck != slot.stuck:
         said.append(Tell(merged.stuck, rank=worker.rank, level="error"))
     return state, said

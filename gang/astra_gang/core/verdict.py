@@ -18,7 +18,7 @@ def over_limit(state: RunState, now: float) -> Moved | None:
     due = timing.limit_due(state)
     if due is None or now < due:
         return None
-    return end(state, Outcome.FAILED, sentences.TIME_LIMIT, now)
+    return end(state, Outcome.FAILED, sentences.over_time_limit(state), now)
 
 
 def judge(state: RunState, ranks: tuple[int, ...], now: float) -> Moved | None:
@@ -47,11 +47,12 @@ def _fail(state: RunState, worker: Worker, now: float) -> Moved:
     worker = state.workers[worker.rank]
     failures = worker.failures + (0 if by_machine else 1)
     if failures > state.policy.budget:
-        return end(state, Outcome.FAILED, sentences.budget_spent(worker, machine, how), now)
+        return end(state, Outcome.FAILED, sentences.budget_spent(state, worker, machine, how), now)
     state = update_worker(state, replace(worker, failures=failures))
     wait_s = 0.0 if by_machine else _back_off_s(state, failures)
     alone = state.policy.on_failure is OnFailure.RESTART_TASK and worker.rank != state.leader.rank
-    sentence = sentences.task_restart(worker) if alone else sentences.gang_restart(worker)
+    only = alone or len(state.workers) == 1
+    sentence = sentences.task_restart(worker) if only else sentences.gang_restart(worker)
     members = _members_of_restart(state, worker) if alone else tuple(w.rank for w in state.workers)
     waits = sentences.back_off(state.attempt + 1, wait_s, failures, state.policy.budget)
     why = f"{sentence} {waits}" if wait_s else sentence

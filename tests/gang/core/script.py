@@ -125,7 +125,8 @@ class Story:
 
     def _say_state(self, before: RunState | None) -> None:
         if before is None or (before.phase, before.reason) != (self.run.phase, self.run.reason):
-            self.out.append(f"{self.now:g} s {self.run.phase}: {self.run.reason}")
+            refused = " (refused)" if self.run.refused else ""
+            self.out.append(f"{self.now:g} s {self.run.phase}: {self.run.reason}{refused}")
 
     def _events(self, command: str, words: list[str]) -> list[Event]:
         number = self.run.reservation

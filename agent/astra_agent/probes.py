@@ -1,0 +1,78 @@
+"""
+This machine's part in probes of the network: a process of its own for each, in the machine's network.
+
+The agent only hands questions and answers on, so that bytes which are being moved never keep it from its slots. How
+many probes there may be, at once and in a minute, is bounded: they are load.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from pathlib import Path
+
+import aiohttp
+
+from astra_agent.dial import first_of
+from astra_agent.lease import now
+from astra_netprobe import channel
+from astra_netprobe.messages import Failed
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 2
+PER_MINUTE = 30
+
+
+class Probes:
+    """*netns*: the machine's network; None: the process's own."""
+
+    def __init__(self, netns: Path | None) -> None:
+        self._netns = netns
+        self._running = 0
+        self._began: deque[float] = deque()
+
+    async def serve(self, connection: aiohttp.ClientWebSocketResponse) -> None:
+        """Take part until the other side closes. Leaves no process, however it ends."""
+        if (reason := self._too_many()) is not None:
+            log.warning("probe_refused reason=%r", reason)
+            await connection.send_str(Failed(sentence=reason).model_dump_json())
+            return
+        self._running += 1
+        try:
+            process = await channel.spawn(self._netns)
+            log.info("probe_began pid=%d", process.pid)
+            try:
+                await first_of(_ask(connection, process), _answer(connection, process))
+            finally:
+                await channel.end(process)
+                log.info("probe_ended pid=%d", process.pid)
+        finally:
+            self._running -= 1
+
+    def _too_many(self) -> str | None:
+        while self._began and self._began[0] < now() - 60:
+            self._began.popleft()
+        if self._running >= AT_ONCE:
+            return f"{self._running} probes run on this machine: wait for their end"
+        if len(self._began) >= PER_MINUTE:
+            return f"{PER_MINUTE} probes began on this machine within a minute: wait"
+        self._began.append(now())
+        return None
+
+
+async def _ask(connection: aiohttp.ClientWebSocketResponse, process: asyncio.subprocess.Process) -> None:
+    if process.stdin is None:
+        return
+    async for message in connection:
+        if message.type is aiohttp.WSMsgType.TEXT:
+            process.stdin.write(message.data.replace("\n", " ").encode() + b"\n")
+            await process.stdin.drain()
+
+
+async def _answer(connection: aiohttp.ClientWebSocketResponse, process: asyncio.subprocess.Process) -> None:
+    if process.stdout is None:
+        return
+    while line := await process.stdout.readline():
+        await connection.send_str(line.decode().rstrip("\n"))

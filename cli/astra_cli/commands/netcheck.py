@@ -1,0 +1,219 @@
+"""`astra netcheck`: prove the network before a program relies on it."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import os
+import secrets
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, ParamSpec
+
+import click
+
+from astra_agent.errors import AstraError, InvalidRequest, NotFound
+from astra_cli import runfile
+from astra_cli.client import Client
+from astra_cli.invocation import Invocation, ask, run_argument, talks
+from astra_cli.netcheck.endpoints import Named, Place, standing
+from astra_cli.netcheck.lead import lead
+from astra_cli.output import complain
+from astra_cli.reading import read
+from astra_netprobe.responder import Limits, Responder
+from astra_netprobe.settings import Settings
+from astra_netprobe.verdict import EXIT, Asked
+
+TOKEN = "ASTRA_NETCHECK_TOKEN"
+PORT = 7412
+
+P = ParamSpec("P")
+
+
+@click.group()
+def netcheck() -> None:
+    """
+    Measure the network between machines, and name what is wrong with it.
+
+    Exit status: 0 sound, 1 below what was asked or a sick link, 2 bad input, 3 it could not be measured.
+    """
+
+
+def _measures(command: Callable[P, int]) -> Callable[P, int]:
+    """Options of all probes; what keeps one from being made is told, and exits with 3."""
+
+    @functools.wraps(command)
+    def measured(*args: P.args, **kwargs: P.kwargs) -> int:
+        try:
+            return command(*args, **kwargs)
+        except InvalidRequest:
+            raise
+        except AstraError as error:
+            complain(str(error))
+            return EXIT["unmeasured"]
+
+    wrapped: Any = measured
+    for option in (
+        click.option("--save", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+                     help="Compare with the last good result in FILE; keep this one there when it is good."),
+        click.option("--min-gbps", type=click.FloatRange(min=0), default=None, metavar="N",
+                     help="The rate that the machines' ports ought to have."),
+        click.option("--time", "budget_s", type=click.FloatRange(1, 600), default=20.0, show_default=True,
+                     metavar="SECONDS", help="How long it may measure; doubts may take half as much again."),
+        click.option("--streams", type=click.IntRange(1, 64), default=1, show_default=True, metavar="N",
+                     help="Connections for each pair."),
+    ):  # fmt: skip
+        wrapped = option(wrapped)
+    return wrapped  # type: ignore[no-any-return]  # click's decorators keep the signature
+
+
+@netcheck.command()
+@click.argument("file", required=False, metavar="[FILE]")
+@click.option("--machines", type=click.IntRange(2), metavar="N", help="Instead of FILE: so many machines.")
+@click.option("--gpus", type=click.IntRange(1), metavar="N", help="GPUs in all, with --machines.")
+@click.option("--interconnect", type=click.Choice(["rdma", "infiniband", "nvlink"]), help="With --machines.")
+@_measures
+@talks
+def preflight(
+    invocation: Invocation,
+    /,
+    file: str | None,
+    machines: int | None,
+    gpus: int | None,
+    interconnect: str | None,
+    **measure: Any,
+) -> int:
+    """
+    Probe the machines that a run would get now.
+
+    FILE is the run's JSON or YAML, `-` standard input. Nothing is reserved: what runs there meanwhile is measured, too.
+
+    \b
+    astra netcheck preflight examples/first-gang.json
+    astra netcheck preflight --machines 4 --min-gbps 25
+    """
+    document = _document(file, machines, gpus, interconnect, measure["min_gbps"])
+
+    async def conversation(client: Client) -> int:
+        placed = await client.place(document)
+        invocation.output.note(f"{placed['why']}: {', '.join(item['name'] for item in placed['machines'])}")
+        places = [Named(item["name"], item["address"]) for item in placed["machines"]]
+        if measure["min_gbps"] is None:
+            measure["min_gbps"] = placed["min_gbps"]
+        return await _lead(invocation, client, places, measure)
+
+    return ask(invocation, conversation)
+
+
+@netcheck.command("run")
+@run_argument
+@_measures
+@talks
+def run_(invocation: Invocation, /, run: str, **measure: Any) -> int:
+    """Probe the machines that a run holds now."""
+
+    async def conversation(client: Client) -> int:
+        job = await client.job(run)
+        names = [worker["machine"] for worker in job["status"]["workers"] if worker["machine"]]
+        if not names:
+            raise NotFound(f"run {run} holds no machine now: it is {job['status']['phase']}")
+        return await _lead(invocation, client, await _named(client, names), measure)
+
+    return ask(invocation, conversation)
+
+
+@netcheck.command()
+@click.argument("one", metavar="A")
+@click.argument("other", metavar="B")
+@_measures
+@talks
+def pair(invocation: Invocation, /, one: str, other: str, **measure: Any) -> int:
+    """
+    Probe the way between two machines.
+
+    A and B are names of machines with agents, or HOST:PORT of responders, whose token is in ASTRA_NETCHECK_TOKEN.
+    """
+    asked = [standing(one), standing(other)]
+    stand = [place for place in asked if place is not None]
+    if len(stand) == 2:
+        return asyncio.run(_lead(invocation, None, stand, measure))
+
+    async def conversation(client: Client) -> int:
+        names = [name for name, place in zip((one, other), asked, strict=True) if place is None]
+        known = {place.name: place for place in await _named(client, names)}
+        places: list[Place] = [place or known[name] for name, place in zip((one, other), asked, strict=True)]
+        return await _lead(invocation, client, places, measure)
+
+    return ask(invocation, conversation)
+
+
+@netcheck.command()
+@click.option("--listen", "address", default="0.0.0.0", show_default=True, metavar="ADDRESS")
+@click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True)
+@click.option("--at-once", type=click.IntRange(1, 16), default=2, show_default=True, help="Probes at the same time.")
+def responder(address: str, port: int, at_once: int) -> int:
+    """
+    Take part in probes on a machine without an agent, until interrupted.
+
+    Only for who knows the token in ASTRA_NETCHECK_TOKEN; without one, a new one is made and printed.
+    """
+    token = os.environ.get(TOKEN, "")
+    if not token:
+        token = secrets.token_urlsafe(16)
+        sys.stderr.write(f"{TOKEN}={token}\n")
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
+    try:
+        asyncio.run(Responder(token, Limits(at_once)).run(address, port))
+    except OSError as error:
+        raise InvalidRequest(
+            f"{address}:{port} can't be listened on: {error.strerror}; name another", "--port"
+        ) from error
+    return 0
+
+
+async def _lead(invocation: Invocation, client: Client | None, places: Sequence[Place], measure: dict[str, Any]) -> int:
+    return await lead(
+        invocation.output,
+        client,
+        places,
+        token=os.environ.get(TOKEN, ""),
+        asked=Asked(min_bps=1e9 * (measure["min_gbps"] or 0.0)),
+        settings=Settings(budget_s=measure["budget_s"], streams=measure["streams"]),
+        save=measure["save"],
+    )
+
+
+async def _named(client: Client, names: list[str]) -> list[Named]:
+    """Raises: NotFound, for a name that no machine has."""
+    addresses = {item["name"]: item["address"] for item in (await client.machines())["items"]}
+    if unknown := [name for name in names if name not in addresses]:
+        raise InvalidRequest(f"there is no machine {unknown[0]}: there are {', '.join(sorted(addresses)) or 'none'}")
+    return [Named(name, addresses[name]) for name in names]
+
+
+def _document(
+    file: str | None, machines: int | None, gpus: int | None, interconnect: str | None, min_gbps: float | None
+) -> dict[str, Any]:
+    if (file is None) == (machines is None):
+        raise InvalidRequest("give one of FILE and --machines N; see `astra netcheck preflight --help`")
+    if file is not None:
+        if gpus or interconnect:
+            raise InvalidRequest("--gpus and --interconnect go with --machines: FILE says them itself")
+        return runfile.parse(sys.stdin.read(), "standard input") if file == "-" else read(Path(file))
+    network = {"interconnect": interconnect} if interconnect else {}
+    if min_gbps and interconnect:
+        network["min_gbps"] = min_gbps  # type: ignore[assignment]  # a document's values are of any kind
+    resources: dict[str, Any] = {"machines": machines}
+    if network:
+        resources["network"] = network
+    if gpus:
+        resources["gpu_requests"] = {"count": gpus}
+    return {
+        "metadata": {"name": "preflight"},
+        "spec": {
+            "start": "Gang",
+            "task_template": {"image": "host", "command": "true", "requested_resources": resources},
+        },
+    }

@@ -1,0 +1,1 @@
+"""`astra netcheck`: the probe of the network, led from here."""

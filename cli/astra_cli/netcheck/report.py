@@ -1,0 +1,71 @@
+"""What a probe found, as a document to keep and to compare, and as text to read. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from astra_netprobe import localise, matrix, stats, tables
+from astra_netprobe.readings import Evidence
+from astra_netprobe.verdict import Verdict
+
+Json = dict[str, Any]
+
+FORMAT = 1
+WARN_SHARE, FAIL_SHARE = 0.95, 0.90
+"""Of the last good result: below the first it is told, below the second it is worse."""
+
+
+def document(evidence: Evidence, verdict: Verdict, *, at: str, transport: str = "tcp") -> Json:
+    """Everything: the verdict, every sample, who took part. Rates are bits per second, times seconds."""
+    found = tables.plateau(evidence.sizes)
+    return {
+        "format": FORMAT,
+        "at": at,
+        "transport": transport,
+        "machines": list(evidence.machines),
+        "state": verdict.state,
+        "sentence": verdict.sentence,
+        "more": list(verdict.more),
+        "notes": list(verdict.notes),
+        "blamed": list(verdict.blamed),
+        "exit": verdict.exit,
+        "plateau": None
+        if found is None
+        else {"size_bytes": found.size_bytes, "bus_bits_per_s": 8 * found.bus_bytes_per_s},
+        "pair_bits_per_s": stats.median(list(localise.best_rates(evidence).values())),
+        "evidence": dataclasses.asdict(evidence),
+    }
+
+
+def text(evidence: Evidence, verdict: Verdict) -> str:
+    """The verdict first, then the table, the matrix, and what else there is to say."""
+    parts = [verdict.sentence, *verdict.more, *(f"note: {note}" for note in verdict.notes)]
+    if evidence.sizes:
+        parts += ["", tables.render(evidence.sizes).rstrip()]
+    if evidence.rings or evidence.rounds:
+        parts += ["", matrix.render(matrix.of(evidence)).rstrip()]
+    parts += ["", "measured over TCP only"]
+    return "\n".join(parts) + "\n"
+
+
+def comparison(now: Json, before: Mapping[str, Any]) -> str | None:
+    """A sentence about *before*, the last good result of the same machines; None when nothing can be compared."""
+    if before.get("format") != FORMAT or before.get("machines") != now["machines"]:
+        return None
+    pairs = [
+        ("bus bandwidth", _plateau(now), _plateau(before)),
+        ("pairs", now["pair_bits_per_s"], before.get("pair_bits_per_s")),
+    ]
+    for what, current, last in pairs:
+        if current and last:
+            share = current / last
+            word = "as good as" if share >= WARN_SHARE else "less than" if share >= FAIL_SHARE else "much less than"
+            return f"{what} at {share:.2f} of the last good result of these machines ({before.get('at')}): {word} then"
+    return None
+
+
+def _plateau(report: Mapping[str, Any]) -> float | None:
+    found = report.get("plateau")
+    return float(found["bus_bits_per_s"]) if isinstance(found, dict) else None

@@ -1,0 +1,38 @@
+"""What a probe measures, and how long it may take for that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from astra_netprobe import plan
+
+KIB, MIB = 1 << 10, 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """
+    Attributes:
+        budget_s: For everything after the machines were found; large sizes and pairs are cut to fit.
+        ring_share: Of the budget, for all-reduces around the first ring.
+        iterations: Of each size, when there is time; at least two in any case.
+        pair_s: How long each direction of a pair is loaded.
+        reach_s: The kernel needs three to find out that nobody has an address.
+        stall_s: Without a byte for so long, something is broken.
+        max_bps: What each connection may send; 0: as much as goes.
+    """
+
+    small_sizes: tuple[int, ...] = (8, KIB, 64 * KIB)
+    large_sizes: tuple[int, ...] = (MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB)
+    budget_s: float = 20.0
+    ring_share: float = 0.4
+    iterations: int = 10
+    small_iterations: int = 100
+    pair_s: float = 0.5
+    trips: int = 200
+    streams: int = 1
+    reach_s: float = 4.0
+    packet_s: float = 1.5
+    stall_s: float = 3.0
+    max_bps: float = 0.0
+    matrix_max: int = plan.MATRIX_MAX

@@ -1,0 +1,197 @@
+"""
+The judgement on a probe: one sentence, what it rests on, and the exit status that scripts branch on.
+
+Made from the plateau and the pairs, never from an average over sizes. What could not be measured is never called sound,
+and never sick either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from astra_netprobe import localise, reach, stats, tables
+from astra_netprobe.readings import Evidence, LargePacket, Port, Wrong
+
+TCP_SHARE_MIN = 0.85
+"""Of a port's line rate, or of what was asked for: with an MTU of 1500, TCP carries 0.956 at best."""
+RDMA_SHARE_MIN = 0.90
+_VIRTUAL_DRIVERS = frozenset({"veth", "bridge", "tun", "virtio_net", "dummy", "macvlan", "ipvlan", ""})
+"""Drivers that name a speed which is none."""
+_HEADERS_BYTES = 28
+"""Of IPv4 and UDP."""
+
+State = Literal["sound", "below", "sick", "unmeasured"]
+EXIT: dict[State, int] = {"sound": 0, "below": 1, "sick": 1, "unmeasured": 3}
+"""2 is for bad input, and comes from who asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the run needs; 0: nothing was asked."""
+
+    min_bps: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """
+    Attributes:
+        sentence: The first thing that a person reads.
+        more: Further findings, each a sentence.
+        notes: What was seen and blames nobody.
+        blamed: Machines that another one should take the place of.
+    """
+
+    state: State
+    sentence: str
+    more: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    blamed: tuple[str, ...] = ()
+
+    @property
+    def exit(self) -> int:
+        return EXIT[self.state]
+
+
+@dataclass(frozen=True, slots=True)
+class _Finding:
+    sentence: str
+    blamed: tuple[str, ...]
+
+
+def judge(evidence: Evidence, asked: Asked | None = None) -> Verdict:
+    """What *evidence* says of the network between its machines."""
+    slow, certain = localise.slow(evidence), localise.is_certain(evidence)
+    found = [
+        *(_Finding(sentence, blamed) for sentence, blamed in reach.findings(evidence)),
+        *_wrong(evidence.wrongs),
+        *_black_holes(evidence.packets),
+        *_duplex(evidence.ports),
+        *(_Finding(finding.sentence, _blame(finding)) for finding in slow if finding.sick and certain),
+    ]
+    notes = (*(finding.sentence for finding in slow if not finding.sick), *_notes(evidence))
+    if found:
+        blamed = tuple(dict.fromkeys(name for finding in found for name in finding.blamed))
+        return Verdict("sick", found[0].sentence, tuple(finding.sentence for finding in found[1:]), notes, blamed)
+    if evidence.absent:
+        sentences = tuple(evidence.absent.values())
+        return Verdict("unmeasured", sentences[0], sentences[1:], notes, tuple(evidence.absent))
+    if not certain and (sick := [finding for finding in slow if finding.sick]):
+        return Verdict("unmeasured", f"{sick[0].sentence}: so it seems, but the time was over before it was sure")
+    measured = _rate(evidence)
+    if measured is None:
+        return Verdict("unmeasured", tables.decides(evidence.sizes), notes=notes)
+    if (sentence := _below(evidence, measured, asked or Asked())) is not None:
+        return Verdict("below", sentence, notes=notes)
+    return Verdict("sound", _sound(evidence), notes=notes)
+
+
+# One sentence each ---------------------------------------------------------------------------------------------------
+
+
+def _wrong(wrongs: Sequence[Wrong]) -> list[_Finding]:
+    return [
+        _Finding(
+            f"{wrong.elements} {'element' if wrong.elements == 1 else 'elements'} from {wrong.sender} to "
+            f"{wrong.receiver} arrived changed; the link between them corrupts data",
+            (wrong.receiver,),
+        )
+        for wrong in sorted(wrongs, key=lambda wrong: -wrong.elements)
+    ]
+
+
+def _black_holes(packets: Sequence[LargePacket]) -> list[_Finding]:
+    holes = [packet for packet in packets if packet.small_arrived and not packet.large_arrived]
+    return [
+        _Finding(
+            f"packets of {hole.mtu} bytes from {hole.sender} to {hole.receiver} vanish while small ones arrive: "
+            f"an MTU black hole on the way from {hole.sender} to {hole.receiver}",
+            _common(hole, holes),
+        )
+        for hole in holes
+    ]
+
+
+def _common(hole: LargePacket, holes: Sequence[LargePacket]) -> tuple[str, ...]:
+    """The end of a hole that more than one hole shares, else the sender, whose MTU is too large for the way."""
+    for name in (hole.sender, hole.receiver):
+        if sum(name in (other.sender, other.receiver) for other in holes) > 1:
+            return (name,)
+    return (hole.sender,)
+
+
+def _duplex(ports: Sequence[Port]) -> list[_Finding]:
+    return [
+        _Finding(
+            f"{port.machine}'s port {port.device} is in half duplex: check the cable and the switch", (port.machine,)
+        )
+        for port in ports
+        if port.duplex == "half" and port.driver not in _VIRTUAL_DRIVERS
+    ]
+
+
+def _blame(finding: localise.Slow) -> tuple[str, ...]:
+    """One machine where one is to blame; of a way its receiver, since one of the two must go; of halves nobody."""
+    return {"halves": (), "way": finding.machines[1:], "one_direction": finding.machines[1:]}.get(
+        finding.kind, finding.machines
+    )
+
+
+def _notes(evidence: Evidence) -> list[str]:
+    notes = []
+    mtus = {port.mtu for port in evidence.ports if port.mtu}
+    if len(mtus) > 1:
+        usual = stats.median([port.mtu for port in evidence.ports])
+        odd = [port for port in evidence.ports if port.mtu != usual]
+        listed = ", ".join(f"{port.machine} {port.mtu}" for port in odd[:8])
+        notes.append(f"the MTU of ports differs: {listed}, the others {usual:.0f}")
+    notes += [
+        f"{port.machine}'s port {port.device} counted {port.errors} errors and drops during the probe"
+        for port in evidence.ports
+        if port.errors
+    ]
+    if evidence.cpu_bound:
+        notes.append(
+            f"CPU-bound, the network was not the limit: {localise.names_text(evidence.cpu_bound)}; "
+            "nobody is blamed for what such a machine did not reach"
+        )
+    return notes
+
+
+def _rate(evidence: Evidence) -> float | None:
+    """Bits per second of one machine's link: on the plateau, else in pairs."""
+    if (found := tables.plateau(evidence.sizes)) is not None:
+        return 8 * found.bus_bytes_per_s
+    best = localise.best_rates(evidence)
+    return stats.median(list(best.values())) if best else None
+
+
+def _below(evidence: Evidence, measured: float, asked: Asked) -> str | None:
+    count = len(evidence.machines)
+    everybody = "both machines are" if count == 2 else f"all {count} machines are"
+    if asked.min_bps and measured < TCP_SHARE_MIN * asked.min_bps:
+        return (
+            f"{tables.rate_text(measured)} of the {tables.rate_text(asked.min_bps)} asked for; {everybody} equally "
+            "slow, so it is no single machine's link: look at the transport, the MTU, the processors"
+        )
+    if evidence.cpu_bound:
+        return None
+    lines = [port.speed_bps for port in evidence.ports if port.driver not in _VIRTUAL_DRIVERS]
+    if lines and min(lines) > 0 and measured < TCP_SHARE_MIN * min(lines):
+        return (
+            f"{tables.rate_text(measured)} of the ports' {tables.rate_text(min(lines))}; {everybody} equally slow, "
+            "so it is no single machine's link: look at the transport, the MTU, the processors"
+        )
+    return None
+
+
+def _sound(evidence: Evidence) -> str:
+    count = len(evidence.machines)
+    if (found := tables.plateau(evidence.sizes)) is not None:
+        rate = f"{tables.rate_text(8 * found.bus_bytes_per_s)} bus bandwidth at {tables.size_text(found.size_bytes)}"
+    else:
+        rate = f"{tables.rate_text(stats.median(list(localise.best_rates(evidence).values())))} in pairs"
+    wrong = "every element right" if evidence.sizes else "no element wrong"
+    return f"{count} machines are sound: {rate}, {wrong}, no link slower than its peers"

@@ -1,0 +1,203 @@
+"""
+The probe between machines that are network namespaces with shaped links: what is wrong is named, and what is sound is
+never called sick. `ASTRA_NETPROBE_REPEAT=20` repeats every case; a few are enough to see that it works.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from astra_netprobe import tables, verdict
+from astra_netprobe.conductor import Conductor
+from astra_netprobe.readings import Evidence
+from astra_netprobe.settings import MIB, Settings
+from tests.containers import flipping
+from tests.containers.shaped import Lab, members
+from tests.levels import SBIN
+
+REPEAT = int(os.environ.get("ASTRA_NETPROBE_REPEAT", "1"))
+LONG_S = 60 + 40 * REPEAT
+QUICK = Settings(large_sizes=(MIB, 4 * MIB, 16 * MIB), pair_s=0.3, budget_s=12, small_iterations=20, trips=50)
+LOSS_S = 10
+RELAY_PORT, FLIP_AT = 9000, 100_000
+
+pytestmark = [
+    pytest.mark.timeout(LONG_S),
+    pytest.mark.skipif(shutil.which("nft", path=SBIN) is None, reason="needs nftables: run scripts/setup test"),
+]
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    built = Lab(tmp_path, 4)
+    try:
+        built.build()
+        yield built
+    finally:
+        built.remove()
+
+
+async def probe(lab: Lab, settings: Settings = QUICK) -> verdict.Verdict:
+    async with members(lab) as endpoints:
+        return verdict.judge(await Conductor(endpoints, settings).run())
+
+
+async def repeated(lab: Lab, sentence: str, settings: Settings = QUICK) -> None:
+    """The same sentence each time, in the same processes."""
+    async with members(lab) as endpoints:
+        for _ in range(REPEAT):
+            found = verdict.judge(await Conductor(endpoints, settings).run())
+            assert found.state == "sick", found
+            assert found.sentence.startswith(sentence.partition("@")[0]), found
+            assert found.sentence.endswith(sentence.partition("@")[2]), found
+
+
+async def test_a_healthy_network_is_sound_and_every_element_is_right(lab: Lab) -> None:
+    async with members(lab) as endpoints:
+        for _ in range(max(1, REPEAT * 5 // 2)):
+            evidence = await Conductor(endpoints, QUICK).run()
+            found = verdict.judge(evidence)
+            assert (found.state, found.exit, found.blamed) == ("sound", 0, ()), found
+            assert {sized.wrong for sized in evidence.sizes} == {0}
+            assert "OK" in tables.render(evidence.sizes)
+
+
+FAULTS: dict[str, tuple[Callable[[Lab], None], str]] = {
+    "sends slowly": (
+        lambda lab: lab.slow_sender("m-3", "200mbit"),
+        "m-3 sends at 0.@of the others' median; the link of m-3 is slow in one direction",
+    ),
+    "receives slowly": (
+        lambda lab: lab.slow_receiver("m-3", "200mbit"),
+        "m-3 receives at 0.@of the others' median; the link of m-3 is slow in one direction",
+    ),
+    "one slow machine": (
+        lambda lab: (lab.slow_sender("m-1", "200mbit"), lab.slow_receiver("m-1", "200mbit"))[0],
+        "m-1 sends at 0.@of the others' median; the link of m-1 is slow in both directions",
+    ),
+    "a slow way": (
+        lambda lab: lab.slow_way("m-1", "m-2", "200mbit"),
+        "m-1 to m-2 is at 0.@the way from m-1 to m-2 is slow",
+    ),
+    "a firewall that refuses": (
+        lambda lab: lab.firewall("m-2", "tcp flags syn / syn,ack reject with tcp reset"),
+        "a connection from 3 of 3 machines to m-2 is refused, though m-2 listens@a firewall on the way rejects it",
+    ),
+    "a firewall that says no": (
+        lambda lab: lab.firewall("m-2", "tcp flags syn / syn,ack reject with icmp type admin-prohibited"),
+        "a connection from 3 of 3 machines to m-2 is rejected on the way@",
+    ),
+    "a firewall that is silent": (
+        lambda lab: lab.firewall("m-2", "tcp flags syn / syn,ack drop"),
+        "a connection from 3 of 3 machines to m-2 is dropped without a word, though m-2 is up: a firewall@",
+    ),
+    "a black hole for large packets": (
+        lambda lab: lab.firewall("m-2", "meta length > 1400 drop"),
+        "packets of 1500 bytes from m-0 to m-2 vanish while small ones arrive: an MTU black hole@",
+    ),
+    "a cable that is out": (
+        lambda lab: lab.cut("m-2"),
+        "m-2 is cut off: nobody reaches it and it reaches nobody@",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_what_is_wrong_is_named(lab: Lab, fault: str) -> None:
+    break_it, sentence = FAULTS[fault]
+    break_it(lab)
+    await repeated(lab, sentence)
+
+
+async def test_a_thin_uplink_between_two_halves_is_named(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, 4, halves=True, uplink="200mbit")
+    try:
+        lab.build()
+        await repeated(lab, "between m-0, m-1 and m-2, m-3 pairs reach@the uplink between the halves is oversubscribed")
+    finally:
+        lab.remove()
+
+
+async def test_a_flipped_bit_names_the_link_that_flipped_it(lab: Lab) -> None:
+    relay = subprocess.Popen(  # noqa: ASYNC220 -- it starts at once
+        ["nsenter", f"--net={lab.netns('m-1')}", sys.executable, "-m", "tests.containers.flipping", str(RELAY_PORT),
+         str(FLIP_AT)],
+        stdout=subprocess.PIPE, cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    try:
+        assert relay.stdout is not None and relay.stdout.readline() == b"ready\n"
+        lab.redirect("m-1", "m-2", RELAY_PORT, mark=flipping.MARK)
+        async with members(lab) as endpoints:
+            for _ in range(REPEAT):
+                evidence = await Conductor(endpoints, QUICK).run()
+                assert {(wrong.sender, wrong.receiver) for wrong in evidence.wrongs} == {("m-1", "m-2")}
+                found = verdict.judge(evidence)
+                assert found.exit == 1 and "from m-1 to m-2 arrived changed" in found.sentence
+    finally:
+        relay.kill()
+        relay.communicate()
+
+
+@pytest.mark.parametrize("after", ["sizes", "rings"])
+async def test_a_machine_that_is_lost_in_the_middle_ends_the_probe_with_what_it_has(lab: Lab, after: str) -> None:
+    lost_at: list[float] = []
+
+    def watch(evidence: Evidence) -> None:
+        if not lost_at and len(getattr(evidence, after)) >= 1:
+            lab.cut("m-2")
+            lost_at.append(time.monotonic())
+
+    async with members(lab) as endpoints:
+        conductor = Conductor(endpoints, QUICK, watch)
+        async with asyncio.timeout(60):
+            found = verdict.judge(await conductor.run())
+        assert lost_at and time.monotonic() - lost_at[0] < LOSS_S
+        assert conductor.evidence.sizes
+        assert found.exit == 1 and found.blamed == ("m-2",)
+        assert found.sentence.startswith("m-2 is cut off")
+
+
+async def test_a_machine_whose_probe_is_killed_in_the_middle_is_named(lab: Lab) -> None:
+    async with members(lab) as endpoints:
+        killed: list[bool] = []
+
+        def watch(evidence: Evidence) -> None:
+            if evidence.rings and not killed:
+                endpoints[2].channel._process.kill()  # type: ignore[attr-defined]
+                killed.append(True)
+
+        found = verdict.judge(await Conductor(endpoints, QUICK, watch).run())
+        assert killed and found.blamed == ("m-2",) and found.exit in (1, 3)
+
+
+async def test_all_machines_equally_slow_are_below_what_was_asked(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, 3, rate="100mbit")
+    try:
+        lab.build()
+        async with members(lab) as endpoints:
+            evidence = await Conductor(endpoints, replace(QUICK, large_sizes=(MIB, 4 * MIB))).run()
+        assert verdict.judge(evidence).exit == 0
+        below = verdict.judge(evidence, verdict.Asked(min_bps=1e9))
+        assert below.state == "below" and "all 3 machines are equally slow" in below.sentence
+    finally:
+        lab.remove()
+
+
+async def test_a_probe_leaves_no_process_and_no_socket(lab: Lab) -> None:
+    await probe(lab, replace(QUICK, large_sizes=(MIB, 2 * MIB), budget_s=3))
+    for name in lab.names:
+        listing = subprocess.run(  # noqa: ASYNC221 -- a moment
+            ["nsenter", f"--net={lab.netns(name)}", "ss", "-Htuan", "state", "connected", "state", "listening"],
+            capture_output=True, text=True, timeout=20, check=True,
+        ).stdout  # fmt: skip
+        assert [line for line in listing.splitlines() if "TIME-WAIT" not in line] == []

@@ -1,0 +1,105 @@
+"""The responder on loopback: who knows the token takes part; nothing that is sent to it makes it stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from astra_netprobe import messages, responder
+from astra_netprobe.channel import Silent
+from astra_netprobe.messages import Failed, Leave, Open, Opened
+from astra_netprobe.responder import Limits, Responder
+
+TOKEN = "a-token"
+SECRET = "0" * 32
+ANSWER_S = 20.0
+Start = Callable[..., Awaitable[Responder]]
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[Start]:
+    async with asyncio.TaskGroup() as group:
+        tasks = []
+
+        async def begin(limits: Limits | None = None) -> Responder:
+            made, ready = Responder(TOKEN, limits), asyncio.Event()
+            tasks.append(group.create_task(made.run("127.0.0.1", 0, ready)))
+            await ready.wait()
+            return made
+
+        yield begin
+        for task in tasks:
+            task.cancel()
+
+
+def opening(**changes: object) -> Open:
+    return Open.model_validate({"rank": 0, "secret": SECRET, "address": "127.0.0.1", **changes})
+
+
+async def test_who_knows_the_token_takes_part(start: Start) -> None:
+    served = await start()
+    channel = await responder.call("127.0.0.1", served.port, TOKEN)
+    answer = await channel.ask(opening(), ANSWER_S)
+    assert isinstance(answer, Opened) and answer.device == "lo" and answer.port
+    await channel.close()
+
+
+async def test_a_wrong_token_gets_nothing(start: Start) -> None:
+    served = await start()
+    channel = await responder.call("127.0.0.1", served.port, "another")
+    with pytest.raises(Silent, match="closed"):
+        await channel.ask(opening(), ANSWER_S)
+    await channel.close()
+
+
+async def test_the_token_never_crosses_the_network() -> None:
+    assert TOKEN.encode() not in responder.prove(TOKEN, "00")
+    assert responder.prove(TOKEN, "00") != responder.prove(TOKEN, "01")
+
+
+async def test_more_probes_than_the_bound_are_refused_and_told_so(start: Start) -> None:
+    served = await start(Limits(at_once=1))
+    first = await responder.call("127.0.0.1", served.port, TOKEN)
+    assert isinstance(await first.ask(opening(), ANSWER_S), Opened)
+    second = await responder.call("127.0.0.1", served.port, TOKEN)
+    answer = await second.ask(opening(), ANSWER_S)
+    assert isinstance(answer, Failed) and "probes run on this machine" in answer.sentence
+    await second.close()
+    await first.close()
+
+
+async def test_questions_that_make_no_sense_get_a_sentence(start: Start) -> None:
+    served = await start()
+    channel = await responder.call("127.0.0.1", served.port, TOKEN)
+    early = await channel.ask(Leave(tag=1), ANSWER_S)
+    assert isinstance(early, Failed) and early.sentence == "no probe is open"
+    older = await channel.ask(opening(protocol=messages.PROTOCOL + 1), ANSWER_S)
+    assert isinstance(older, Failed) and "update both" in older.sentence
+    absent = await channel.ask(opening(address="192.0.2.1"), ANSWER_S)
+    assert isinstance(absent, Failed) and absent.sentence.startswith("this machine can't do open")
+    await channel.close()
+
+
+async def test_a_minute_of_nonsense_later_it_still_serves(start: Start) -> None:
+    served = await start()
+    chance = random.Random(7)
+
+    async def nonsense(content: bytes) -> None:
+        with contextlib.suppress(OSError):
+            reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+            writer.write(content)
+            writer.write_eof()
+            with contextlib.suppress(OSError, TimeoutError):
+                async with asyncio.timeout(ANSWER_S):
+                    await reader.read()
+            writer.close()
+
+    for _ in range(20):
+        await asyncio.gather(*(nonsense(chance.randbytes(chance.choice((0, 1, 40, 300, 70_000)))) for _ in range(10)))
+    channel = await responder.call("127.0.0.1", served.port, TOKEN)
+    assert isinstance(await channel.ask(opening(), ANSWER_S), Opened)
+    await channel.close()

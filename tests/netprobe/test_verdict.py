@@ -1,0 +1,138 @@
+"""What the verdict says, and whom it blames."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from astra_netprobe.readings import Evidence, Flow, Hop, LargePacket, Port, Reach, Sized, Wrong
+from astra_netprobe.verdict import Asked, judge
+from tests.netprobe.simulated import LINE, Network, machines, probe
+
+MIB = 1 << 20
+FOUR = machines(4)
+SIZES = (Sized(MIB, 4, "ring", (0.0132,)), Sized(64 * MIB, 4, "ring", (0.84,)))
+SOUND = replace(probe(Network(FOUR)), sizes=SIZES)
+
+
+def test_a_sound_network_is_told_with_its_plateau() -> None:
+    verdict = judge(SOUND)
+    assert (verdict.state, verdict.exit) == ("sound", 0)
+    assert verdict.sentence.startswith("4 machines are sound: 0.96 Gbit/s bus bandwidth at 64 MiB")
+
+
+def test_what_was_asked_is_the_ports_rate_and_tcp_never_carries_all_of_it() -> None:
+    assert judge(SOUND, Asked(min_bps=LINE)).exit == 0
+    below = judge(SOUND, Asked(min_bps=10 * LINE))
+    assert below.exit == 1 and "0.96 Gbit/s of the 10.00 Gbit/s asked for" in below.sentence
+
+
+def test_small_sizes_and_no_pairs_are_not_judged() -> None:
+    verdict = judge(Evidence(FOUR, sizes=(Sized(4096, 4, "doubling", (4e-5,)),)))
+    assert (verdict.state, verdict.exit) == ("unmeasured", 3)
+    assert "sizes too small to judge" in verdict.sentence
+
+
+def test_a_machine_that_never_answered_could_not_be_measured() -> None:
+    verdict = judge(replace(SOUND, absent={"m-2": "m-2 does not answer: no agent of that machine is connected"}))
+    assert verdict.exit == 3 and verdict.sentence.startswith("m-2 does not answer")
+
+
+def test_a_machine_that_was_lost_on_the_way_is_named() -> None:
+    hops = (Hop("m-1", "m-2", 1.0, 0.0, broken=True),)
+    reaches = tuple(Reach(name, "m-2", "no_neighbour") for name in FOUR if name != "m-2")
+    verdict = judge(Evidence(FOUR, rings=(hops,), reaches=reaches, absent={"m-2": "m-2 does not answer"}))
+    assert verdict.exit == 1 and verdict.blamed == ("m-2",)
+    assert verdict.sentence == "m-2 is lost: nobody reaches it any more and it does not answer"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "words"),
+    [
+        ("refused", "is refused, though m-2 listens: a firewall on the way rejects it"),
+        ("silent", "is dropped without a word, though m-2 is up: a firewall"),
+        ("rejected", "is rejected on the way"),
+        ("no_neighbour", "finds nobody at the address of m-2"),
+        ("stranger", "is answered by somebody else"),
+    ],
+)
+def test_a_connection_that_fails_says_how(outcome: str, words: str) -> None:
+    reaches = tuple(Reach(name, "m-2", outcome) for name in FOUR if name != "m-2")  # type: ignore[arg-type]
+    verdict = judge(replace(SOUND, reaches=reaches))
+    assert verdict.sentence.startswith("a connection from 3 of 3 machines to m-2 ") and words in verdict.sentence
+    assert verdict.blamed == ("m-2",) and verdict.exit == 1
+
+
+def test_a_single_pair_that_fails_names_both_ends() -> None:
+    verdict = judge(replace(SOUND, reaches=(Reach("m-1", "m-3", "silent"),)))
+    assert verdict.sentence.startswith("a connection from m-1 to m-3 is dropped")
+
+
+def test_a_machine_that_neither_reaches_nor_is_reached_is_cut_off() -> None:
+    pairs = [(one, other) for one in FOUR for other in FOUR if one != other]
+    reaches = tuple(Reach(*pair, "silent" if "m-2" in pair else "reached") for pair in pairs)
+    verdict = judge(replace(SOUND, reaches=reaches))
+    assert verdict.sentence == "m-2 is cut off: nobody reaches it and it reaches nobody, though it is up"
+    assert verdict.blamed == ("m-2",) and verdict.more == ()
+
+
+def test_changed_elements_name_the_link_that_changed_them() -> None:
+    verdict = judge(replace(SOUND, wrongs=(Wrong("m-1", "m-2", 3),)))
+    assert verdict.sentence == "3 elements from m-1 to m-2 arrived changed; the link between them corrupts data"
+
+
+def test_a_black_hole_names_its_way_and_a_dead_way_is_none() -> None:
+    hole = LargePacket("m-0", "m-1", 9000, small_arrived=True, large_arrived=False)
+    assert "packets of 9000 bytes from m-0 to m-1 vanish" in judge(replace(SOUND, packets=(hole,))).sentence
+    assert judge(replace(SOUND, packets=(replace(hole, small_arrived=False),))).exit == 0
+
+
+def test_ports_that_differ_are_told_and_half_duplex_is_sick() -> None:
+    ports = tuple(Port(name, "10.0.0.1", "eth0", "ixgbe", 9000, 1e9, "full") for name in FOUR)
+    odd = (*ports[:3], replace(ports[3], mtu=1500))
+    assert judge(replace(SOUND, ports=odd)).notes == ("the MTU of ports differs: m-3 1500, the others 9000",)
+    half = (*ports[:3], replace(ports[3], duplex="half"))
+    assert judge(replace(SOUND, ports=half)).sentence.startswith("m-3's port eth0 is in half duplex")
+
+
+def test_a_virtual_ports_speed_is_no_line_rate() -> None:
+    ports = tuple(Port(name, "10.0.0.1", "eth0", "veth", 1500, 100e9) for name in FOUR)
+    assert judge(replace(SOUND, ports=ports)).exit == 0
+    real = tuple(replace(port, driver="mlx5_core") for port in ports)
+    assert judge(replace(SOUND, ports=real)).exit == 1
+    assert judge(replace(SOUND, ports=real, cpu_bound=FOUR)).exit == 0
+
+
+def test_a_machine_without_processor_time_is_not_blamed_on_its_network() -> None:
+    evidence = probe(Network(FOUR, sends={"m-3": 0.2 * LINE}))
+    assert judge(evidence).blamed == ("m-3",)
+    verdict = judge(replace(evidence, cpu_bound=("m-3",)))
+    assert verdict.exit == 0 and "CPU-bound" in verdict.notes[0]
+
+
+def test_two_machines_are_judged_by_each_other() -> None:
+    evidence = probe(Network(machines(2), ways={("m-0", "m-1"): 0.25 * LINE}))
+    assert judge(evidence).sentence == (
+        "m-0 to m-1 is at 0.25 of the other direction; the link of m-0 or m-1 is slow in one direction"
+    )
+
+
+@given(seed=st.integers(0, 10_000), count=st.integers(2, 12), noise=st.floats(0, 0.35))
+@settings(max_examples=150, deadline=None)
+def test_noise_alone_never_makes_a_network_sick(seed: int, count: int, noise: float) -> None:
+    assert judge(probe(Network(machines(count), noise=noise, seed=seed))).state in ("sound", "unmeasured")
+
+
+@given(
+    rates=st.lists(st.floats(0, 1e12), min_size=12, max_size=12),
+    broken=st.integers(0, 12),
+)
+def test_any_rates_get_a_verdict(rates: list[float], broken: int) -> None:
+    pairs = [(one, other) for one in FOUR for other in FOUR if one != other]
+    flows = tuple(
+        Flow(*pair, rate, broken=i == broken) for i, (pair, rate) in enumerate(zip(pairs, rates, strict=True))
+    )
+    assert judge(Evidence(FOUR, rounds=(flows,))).sentence
