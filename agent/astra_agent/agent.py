@@ -171,12 +171,13 @@ class Agent:
             Conflict: another slot of this ID is there, or was; or one of its GPUs is held.
             InvalidRequest: a GPU that is not on this machine.
             HostFault: this machine takes no new slots, or can't record one.
+            Unavailable: an earlier use of this ID is just ending.
         """
         if (known := self._slots.get(request.slot)) is not None:
-            if not is_same_request(known.record.request, request):
-                raise Conflict(f"slot {request.slot} is there already, with another request; choose a new ID")
             if known.record.ending is not None and request.incarnation != known.record.request.incarnation:
                 raise Unavailable(f"slot {request.slot} is just ending; ask again when it has")
+            if not is_same_request(known.record.request, request):
+                raise Conflict(f"slot {request.slot} is there already, with another request; choose a new ID")
             known.reuse(request)
             return known.status(), False
         stone = self._tools.book.tombstone(request.slot)
