@@ -67,7 +67,7 @@ async def open_footing(config: Config) -> AsyncIterator[Footing]:
         InvalidRequest, Conflict, Unavailable: It never will; one sentence says why.
     """
     if config.engine is not None:
-        async with nomad_footing(config.engine, config.disconnect_limit_s) as footing:
+        async with nomad_footing(config.engine, config.disconnect_limit_s, config.workspaces) as footing:
             yield footing
     else:
         assert config.state_dir is not None, "the configuration is checked"

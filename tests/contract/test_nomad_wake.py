@@ -36,12 +36,10 @@ class Ears:
 
 
 @asynccontextmanager
-async def listening(server: NomadServer, *namespaces: str) -> AsyncIterator[Ears]:
+async def listening(server: NomadServer, namespace: str = "default") -> AsyncIterator[Ears]:
     ears = Ears()
     async with NomadApi(Access(server.url)) as api:
-        ears.stream = Wakes(
-            api.transport, ears.heard.append, namespaces=namespaces or None, first_line_s=0.2, again_first_s=0.02
-        )
+        ears.stream = Wakes(api.transport, ears.heard.append, namespace=namespace, first_line_s=0.2, again_first_s=0.02)
         running = asyncio.ensure_future(ears.stream.run())
         yield ears
         running.cancel()

@@ -54,6 +54,7 @@ class NomadEngine:
     Args:
         book: What the store had.
         term: Of this coordinator.
+        namespaces: Of the workspaces.
         drained: Called with a machine and a sentence when what runs there has to go elsewhere; must not wait.
     """
 
@@ -67,6 +68,7 @@ class NomadEngine:
         terms: Terms,
         term: int,
         book: Iterable[BookEntry] = (),
+        namespaces: Iterable[str] = ("default",),
         hand_over_s: float = HAND_OVER_S,
         look_s: float = LOOK_S,
         drained: Callable[[str, str], None] = lambda machine, why: None,
@@ -88,7 +90,7 @@ class NomadEngine:
             api=api, keeping=self._keeping, clock=clock, roster=roster, term=term,
             nodes=lambda: self._cluster.nodes, busy=self._busy.__getitem__,
         )  # fmt: skip
-        self.wakes = Wakes(api.transport, self._on_wake)
+        self.wakes = tuple(Wakes(api.transport, self._on_wake, namespace=name) for name in sorted(set(namespaces)))
         roster.arrivals.append(lambda machine: self._wake_all())
 
     # The port --------------------------------------------------------------------------------------------------------
@@ -129,7 +131,8 @@ class NomadEngine:
     async def run(self, agents: Agents) -> None:
         """Clear what leaves, follow what happens, until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self.wakes.run())
+            for wakes in self.wakes:
+                group.create_task(wakes.run())
             group.create_task(self._keeping.run())
             group.create_task(self._look_around())
             being_cleared: set[JobKey] = set()

@@ -36,12 +36,14 @@ class NomadFooting:
     office: Office
     store: NomadStore
     terms: Terms
+    workspaces: tuple[str, ...] = ("default",)
     shared: bool = True
 
     async def engine(self, *, clock: Clock, roster: Roster, loaded: Loaded, term: int) -> NomadGround:
         engine = NomadEngine(
-            api=self.api, store=self.store, clock=clock, roster=roster, terms=self.terms, term=term, book=loaded.book
-        )
+            api=self.api, store=self.store, clock=clock, roster=roster, terms=self.terms, term=term, book=loaded.book,
+            namespaces=self.workspaces,
+        )  # fmt: skip
         try:
             expected = await engine.open()
         except Unavailable as error:
@@ -67,7 +69,9 @@ class NomadGround:
 
 
 @asynccontextmanager
-async def nomad_footing(config: NomadConfig, disconnect_limit_s: float) -> AsyncIterator[NomadFooting]:
+async def nomad_footing(
+    config: NomadConfig, disconnect_limit_s: float, workspaces: tuple[str, ...]
+) -> AsyncIterator[NomadFooting]:
     """
     Returns once this coordinator has the office.
 
@@ -86,6 +90,7 @@ async def nomad_footing(config: NomadConfig, disconnect_limit_s: float) -> Async
                 office=held,
                 store=NomadStore(Shelf(api), config.prefix),
                 terms=Terms(config.node_pool, version, disconnect_limit_s, config.priority),
+                workspaces=workspaces,
             )
         finally:
             await held.leave()

@@ -11,13 +11,12 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import aiohttp
 
 from astra_agent.errors import AstraError, Unavailable
-from astra_gang.engines.nomad.api import EVERYWHERE
 from astra_gang.engines.nomad.refusals import NODES, Call, refusal
 from astra_gang.engines.nomad.transport import Transport
 
@@ -57,7 +56,7 @@ class Wakes:
     """
     Args:
         heard: Called with each; must not wait.
-        namespaces: Others' events are dropped; None: all are taken.
+        namespace: Others' events are dropped: 1.6 sends those of all to who may read one.
     """
 
     def __init__(
@@ -65,13 +64,13 @@ class Wakes:
         transport: Transport,
         heard: Callable[[Wake], None],
         *,
-        namespaces: Collection[str] | None = None,
+        namespace: str,
         first_line_s: float = FIRST_LINE_S,
         again_first_s: float = _AGAIN_FIRST_S,
     ) -> None:
         self._transport = transport
         self._heard = heard
-        self._namespaces = namespaces
+        self._namespace = namespace
         self._first_line_s = first_line_s
         self._again_first_s = again_first_s
         self._lines = 0
@@ -101,19 +100,15 @@ class Wakes:
         timeout = aiohttp.ClientTimeout(total=None, connect=5.0, sock_read=SILENCE_S)
         try:
             async with self._transport.open(
-                "GET", "/v1/event/stream", namespace=self._asked(), query=query, timeout=timeout
+                "GET", "/v1/event/stream", namespace=self._namespace, query=query, timeout=timeout
             ) as answer:
                 await self._take_all(answer)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise Unavailable(f"Nomad's event stream broke ({str(error) or f'silent for {SILENCE_S:g} s'})") from error
 
-    def _asked(self) -> str:
-        names = self._namespaces
-        return next(iter(names)) if names is not None and len(names) == 1 else EVERYWHERE
-
     async def _take_all(self, answer: aiohttp.ClientResponse) -> None:
         if answer.status != 200:
-            call = Call("follow events", NODES, self._asked(), self._transport.access.called())
+            call = Call("follow events", NODES, self._namespace, self._transport.access.called())
             raise refusal(call, answer.status, (await answer.content.read(1024)).decode(errors="replace"))
         lines = _Lines(answer.content)
         first: bytes | None = None
@@ -123,7 +118,7 @@ class Wakes:
         if first is None:
             raise Unavailable(
                 f"Nomad refuses its event stream without a word (no line within {self._first_line_s:g} s): the token "
-                f"needs read-job in every namespace that it asks for, and {NODES.rule}"
+                f"needs read-job in namespace {self._namespace}, and {NODES.rule}"
             )
         self.trouble = None
         self._heard(EVERYTHING)
@@ -131,7 +126,7 @@ class Wakes:
         while line is not None:
             self._lines += 1
             for wake in wakes(line):
-                if self._namespaces is None or wake.namespace in self._namespaces or wake.topic == "Node":
+                if wake.namespace == self._namespace or wake.topic == "Node":
                     self._heard(wake)
             line = await lines.next()
 
