@@ -58,6 +58,7 @@ def slot_status(record: SlotRecord, seen: Seen) -> SlotStatus:
         incarnation=request.incarnation,
         starts=request.starts,
         told=record.told,
+        called=request.called,
     )
 
 

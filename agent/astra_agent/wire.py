@@ -182,6 +182,8 @@ class SlotRequest(Wire):
     """`uid[:gid]` or a name of the image; None: the image's."""
     working_dir: str | None = None
     registry_auth: RegistryAuth | None = None
+    called: SlotId | None = None
+    """What the coordinator calls this slot, where the engine has an ID of its own for it. Statuses repeat it."""
 
     starts: Literal["when_told", "when_ready"] = "when_told"
     """
@@ -212,6 +214,33 @@ class SlotRequest(Wire):
     dns: Dns | None = None
     hosts: dict[str, str] = {}
     """Names to addresses for /etc/hosts, besides those that an attempt is told."""
+
+
+class SlotShare(Wire):
+    """What differs from slot to slot of one reservation."""
+
+    slot: SlotId
+    worker: str
+    gpus: tuple[int, ...] = ()
+
+
+class Reservation(Wire):
+    """
+    All slots of one reservation as one document, for an engine that has one place to write them down, not one for each
+    machine: on Nomad the task of the job, which the driver of every machine reads.
+
+    Attributes:
+        common: The request of any of them.
+        shares: What is a machine's own, by the engine's ID of the machine.
+    """
+
+    common: SlotRequest
+    shares: dict[str, SlotShare]
+
+    def request(self, machine: str) -> SlotRequest:
+        """What is asked of this machine. Raises KeyError when it is not in the reservation."""
+        share = self.shares[machine]
+        return self.common.model_copy(update={"slot": share.slot, "worker": share.worker, "gpus": share.gpus})
 
 
 AttemptState = Literal["arming", "armed", "running", "stopping", "exited"]
@@ -257,6 +286,8 @@ class SlotStatus(Wire):
     """The attempt that could not be armed or started; *detail* and *fault* say why."""
     stuck: str | None = None
     """A sentence while a process of an old attempt does not die: `process 4711 of llama-1 does not die (…)`."""
+    called: SlotId | None = None
+    """As in the request."""
     engine_ref: str = ""
     incarnation: str = ""
     starts: Literal["when_told", "when_ready"] = "when_told"

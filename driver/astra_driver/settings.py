@@ -135,6 +135,9 @@ class TaskSettings(Settings):
         False, description="Never more processor than the task's `cpu` or `cores`; else only when others want it."
     )
     extra_hosts: dict[str, str] = Field({}, description='Names and addresses for /etc/hosts: `db = "10.0.0.7"`.')
+    reservation: str = Field(
+        "", description="Written by the gang coordinator into its own jobs, in the place of all but `image`."
+    )
 
     @field_validator("image")
     @classmethod

@@ -6,6 +6,8 @@ import posixpath
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from pydantic import ValidationError
+
 from astra_agent.errors import InvalidRequest
 from astra_agent.wire import (
     DeviceNode,
@@ -14,6 +16,7 @@ from astra_agent.wire import (
     JoinedNetwork,
     LogFifos,
     RegistryAuth,
+    Reservation,
     RunRef,
     SlotRequest,
     TmpfsMount,
@@ -43,6 +46,8 @@ class Machine:
 
 def slot_request(task: TaskConfig, settings: TaskSettings, plugin: PluginSettings, machine: Machine) -> SlotRequest:
     """Raises: InvalidRequest in the words of the job file."""
+    if settings.reservation:
+        return _reserved(task, settings.reservation)
     name = TaskId.parse(task.id)
     network = task.network_isolation_spec
     dropped, added = _capabilities(settings, plugin)
@@ -87,6 +92,30 @@ def slot_request(task: TaskConfig, settings: TaskSettings, plugin: PluginSetting
         network=_network(network),
         dns=_dns(task),
         hosts=settings.extra_hosts,
+    )
+
+
+def _reserved(task: TaskConfig, text: str) -> SlotRequest:
+    """What the coordinator asks of this machine, as a task of Nomad's: with its logs, its folders and its name."""
+    name = TaskId.parse(task.id)
+    try:
+        asked = Reservation.model_validate_json(text).request(task.node_id)
+    except ValidationError as error:
+        raise InvalidRequest(
+            f"config: reservation can't be read ({error.errors()[0]['msg']})", "reservation"
+        ) from error
+    except KeyError as error:
+        raise InvalidRequest(f"node {task.node_id} is not in the reservation of its job", "reservation") from error
+    return asked.model_copy(
+        update={
+            "slot": name.slot,
+            "called": asked.slot,
+            "engine_ref": name.engine_ref,
+            "incarnation": name.start,
+            "starts": "when_told",
+            "mounts": (*asked.mounts, *_folders(task), *_volumes(task)),
+            "fifos": _fifos(task),
+        }
     )
 
 

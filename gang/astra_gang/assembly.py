@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -14,9 +14,9 @@ from astra_agent.wire import lease_every_s
 from astra_gang.api import Api
 from astra_gang.clock import Clock
 from astra_gang.config import Config
-from astra_gang.engines.agent_socket import AgentSocket
-from astra_gang.engines.embedded import EmbeddedEngine
+from astra_gang.engine import Engine
 from astra_gang.follow import Follow
+from astra_gang.footing import Footing, Ground
 from astra_gang.intake import Intake
 from astra_gang.ledger import Ledger
 from astra_gang.link import Links
@@ -24,7 +24,7 @@ from astra_gang.loop import Loop, Settings
 from astra_gang.naming import Naming
 from astra_gang.probing import Probing
 from astra_gang.roster import Roster
-from astra_gang.store import Loaded, Store
+from astra_gang.store import Loaded
 from astra_gang.streams import Streams
 from astra_gang.tokens import Token
 
@@ -36,20 +36,23 @@ _LINE_MAX = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    engine: EmbeddedEngine
+    ground: Ground
     loop: Loop
     links: Links
     app: web.Application
-    doors: Mapping[str, AgentSocket]
+
+    @property
+    def engine(self) -> Engine:
+        return self.ground.engine
 
 
-def assemble(
-    config: Config, *, clock: Clock, store: Store, loaded: Loaded, term: int, operator: Token, agent: Token
+async def assemble(
+    config: Config, *, clock: Clock, footing: Footing, loaded: Loaded, term: int, operator: Token, agent: Token
 ) -> Parts:
     """Nothing runs yet."""
-    doors = {name: AgentSocket(name, path) for name, path in (config.agents or {}).items()}
     roster = Roster(clock, silent_after_s=2 * lease_every_s(config.disconnect_limit_s))
-    engine = EmbeddedEngine(store=store, clock=clock, roster=roster, doors=doors, book=loaded.book)
+    ground = await footing.engine(clock=clock, roster=roster, loaded=loaded, term=term)
+    engine, store = ground.engine, footing.store
     loop = Loop(
         clock=clock,
         store=store,
@@ -57,10 +60,12 @@ def assemble(
         roster=roster,
         ledger=Ledger(loaded.runs, loaded.last_event),
         settings=Settings(term, config.disconnect_limit_s, config.lost_margin_s, config.runs_kept),
-        machines=doors,
+        machines=ground.expected,
     )
     limit_s = config.disconnect_limit_s
-    links = Links(inbox=loop, roster=roster, token=agent, term=term, disconnect_limit_s=limit_s, machines=doors)
+    links = Links(
+        inbox=loop, roster=roster, token=agent, term=term, disconnect_limit_s=limit_s, machines=ground.allowed
+    )
     streams = Streams(links, agent)
     api = Api(
         clock=clock,
@@ -71,26 +76,23 @@ def assemble(
         naming=Naming(loop=loop, streams=streams),
         probing=Probing(engine, streams),
         workspaces=config.workspaces,
-        machines=doors,
+        machines=ground.expected,
         term=term,
     )
-    return Parts(engine, loop, links, api.application(links, streams, operator), doors)
+    return Parts(ground, loop, links, api.application(links, streams, operator))
 
 
 @contextlib.asynccontextmanager
 async def serving(parts: Parts, sockets: Sequence[socket.socket]) -> AsyncIterator[None]:
     """The coordinator runs inside the block. What breaks one part ends them all, and the block."""
-    async with contextlib.AsyncExitStack() as stack:
-        for door in parts.doors.values():
-            stack.push_async_callback(door.close)
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(parts.engine.run()), group.create_task(parts.loop.run(parts.links))]
-            try:
-                async with _served(parts, sockets):
-                    yield
-            finally:
-                for task in tasks:
-                    task.cancel()
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(parts.ground.run(parts.links)), group.create_task(parts.loop.run(parts.links))]
+        try:
+            async with _served(parts, sockets):
+                yield
+        finally:
+            for task in tasks:
+                task.cancel()
 
 
 @contextlib.asynccontextmanager

@@ -63,9 +63,11 @@ class BoottimeClock:
 
     Args:
         past: The readings that the store has, oldest first; empty for a new cluster, whose clock starts at 0.
+        shared: Coordinators on other machines may have made the last ones: how long this machine has been up then says
+            nothing of the time that has passed since.
     """
 
-    def __init__(self, past: Sequence[Reading] = (), boot: str | None = None) -> None:
+    def __init__(self, past: Sequence[Reading] = (), boot: str | None = None, *, shared: bool = False) -> None:
         self._boot = boot or _BOOT_ID.read_text(encoding="ascii").strip()
         boottime_s = time.clock_gettime(time.CLOCK_BOOTTIME)
         last = past[-1] if past else None
@@ -74,7 +76,7 @@ class BoottimeClock:
         elif last.boot == self._boot:
             self._offset = last.seconds - last.boottime_s
         else:
-            self._offset = last.seconds
+            self._offset = last.seconds - (boottime_s if shared else 0.0)
         self._past = tuple(reading for reading in past if reading.boot != self._boot)
 
     def now(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -28,13 +29,38 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True)
+class NomadConfig:
+    """`[engine]` with `kind = "nomad"`: machines and records are Nomad's."""
+
+    address: str = "http://127.0.0.1:4646"
+    """Of any server or client of the cluster."""
+    token_file: Path | None = None
+    """File with Nomad's token, read at every call; without it: a cluster without ACLs. See deploy/nomad/README.md."""
+    namespace: str = "default"
+    """Where the records are. A run is in the namespace of its workspace."""
+    node_pool: str = "default"
+    """Machines are the nodes of this pool; Nomad calls `default` what was given none."""
+    prefix: str = "astra"
+    """Of the paths of the records: two coordinators with the same one are one cluster's, and one of them waits."""
+    priority: int = 50
+    """Of the jobs, 1 to 100. Preemption should be off in the pool whatever it is."""
+    ca_file: Path | None = None
+    """Of the servers' certificate, where it is not a public one."""
+    cert_file: Path | None = None
+    """A client certificate, where Nomad asks for one; with `key_file`."""
+    key_file: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
-    state_dir: Path
-    """Where the records are; made when missing. One coordinator has it at a time."""
     operator_token_file: Path
     """File with the token of the API's users."""
     agent_token_file: Path
     """File with the token of the agents."""
+    state_dir: Path | None = None
+    """Where the embedded engine's records are; made when missing. One coordinator has it at a time."""
+    engine: NomadConfig | None = None
+    """`[engine]`; without it, or with `kind = "embedded"`, the engine is the embedded one."""
     listen: tuple[Address, ...] = (Address("127.0.0.1", 7410),)
     """Addresses of API and link: `listen`, then `[[listen_netns]]`."""
     workspaces: tuple[str, ...] = ("default",)
@@ -74,19 +100,35 @@ def parse(table: Mapping[str, Any]) -> Config:
     unknown = sorted(set(table) - set(_FIELDS) - {"listen_netns"})
     if unknown:
         raise InvalidRequest(f"{unknown[0]} is no setting; there are {', '.join(sorted(_FIELDS))}", unknown[0])
-    for name in ("state_dir", "operator_token_file", "agent_token_file"):
+    for name in ("operator_token_file", "agent_token_file"):
         if name not in table:
-            raise InvalidRequest(
-                f"{name} is missing: it is the path of a {'folder' if name == 'state_dir' else 'file'}", name
-            )
+            raise InvalidRequest(f"{name} is missing: it is the path of a file", name)
     values = {name: _FIELDS[name](table[name], name) for name in _FIELDS if name in table}
     config = Config(**values)
+    _check_engine(config)
     if "listen_netns" in table:
         extra = _netns_addresses(table["listen_netns"])
         config = replace(config, listen=(*(config.listen if "listen" in table else ()), *extra))
     if not config.listen:
         raise InvalidRequest("listen is empty: give at least one address, such as 127.0.0.1:7410", "listen")
     return replace(config, policy=_with_silence(config, given="silence_s" in table.get("policy", {})))
+
+
+def _check_engine(config: Config) -> None:
+    """Each engine has its own records and machines."""
+    if config.engine is None:
+        if config.state_dir is None:
+            raise InvalidRequest("state_dir is missing: it is the path of a folder", "state_dir")
+        return
+    for name in ("state_dir", "agents"):
+        if getattr(config, name) is not None:
+            raise InvalidRequest(f'{name} has no use with [engine] kind = "nomad": remove it', name)
+    for i, workspace in enumerate(config.workspaces):
+        if not _NAMESPACE.fullmatch(workspace):
+            raise InvalidRequest(
+                f"workspaces[{i}] is {workspace!r}: on Nomad it is a namespace, letters, digits and dashes only",
+                f"workspaces[{i}]",
+            )
 
 
 def _with_silence(config: Config, given: bool) -> Policy:
@@ -146,6 +188,47 @@ def _path(value: object, field: str) -> Path:
     return Path(value)
 
 
+def _engine(value: object, field: str) -> NomadConfig | None:
+    if not isinstance(value, dict):
+        raise InvalidRequest(f"{field} is {value!r}: it must be a table", field)
+    kind = value.get("kind", "embedded")
+    given = {name: setting for name, setting in value.items() if name != "kind"}
+    known: Mapping[str, Callable[[Any, str], Any]] = {"nomad": _NOMAD_FIELDS, "embedded": {}}.get(kind, {})
+    if kind not in ("embedded", "nomad"):
+        raise InvalidRequest(f"{field}.kind is {kind!r}: it must be embedded or nomad", f"{field}.kind")
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        there = f"there are kind, {', '.join(known)}" if known else "an embedded engine has none but kind"
+        raise InvalidRequest(f"{field}.{unknown[0]} is no setting; {there}", f"{field}.{unknown[0]}")
+    if kind == "embedded":
+        return None
+    config = NomadConfig(**{name: known[name](setting, f"{field}.{name}") for name, setting in given.items()})
+    if (config.cert_file is None) != (config.key_file is None):
+        raise InvalidRequest(f"{field}: cert_file and key_file belong together", f"{field}.key_file")
+    return config
+
+
+def _url(value: object, field: str) -> str:
+    if isinstance(value, str) and _URL.fullmatch(value):
+        return value.rstrip("/")
+    raise InvalidRequest(f"{field} is {value!r}: it must be http:// or https://, host and port", field)
+
+
+def _matching(pattern: re.Pattern[str], meaning: str) -> Callable[[object, str], str]:
+    def check(value: object, field: str) -> str:
+        if isinstance(value, str) and pattern.fullmatch(value):
+            return value
+        raise InvalidRequest(f"{field} is {value!r}: it must be {meaning}", field)
+
+    return check
+
+
+def _priority(value: object, field: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 100:
+        raise InvalidRequest(f"{field} is {value!r}: it must be a whole number from 1 to 100", field)
+    return value
+
+
 def _sockets(value: object, field: str) -> dict[str, Path]:
     if not isinstance(value, dict):
         raise InvalidRequest(f"{field} is {value!r}: it must be a table of machine = path of its agent's socket", field)
@@ -177,6 +260,20 @@ def _policy(value: object, field: str) -> Policy:
     return replace(Policy(), **given)
 
 
+_NAMESPACE = re.compile(r"[a-zA-Z0-9-]{1,128}")
+_URL = re.compile(r"https?://[^/\s]+/?")
+_NOMAD_FIELDS: dict[str, Callable[[Any, str], Any]] = {
+    "address": _url,
+    "token_file": _path,
+    "namespace": _matching(_NAMESPACE, "letters, digits and dashes"),
+    "node_pool": _matching(re.compile(r"[a-zA-Z0-9_-]{1,128}"), "letters, digits, dashes and underscores"),
+    "prefix": _matching(re.compile(r"[a-zA-Z0-9_~-]{1,32}"), "1 to 32 letters, digits, dashes, _ and ~"),
+    "priority": _priority,
+    "ca_file": _path,
+    "cert_file": _path,
+    "key_file": _path,
+}
+
 _FIELDS: dict[str, Callable[[Any, str], Any]] = {
     "state_dir": _path,
     "operator_token_file": _path,
@@ -185,6 +282,7 @@ _FIELDS: dict[str, Callable[[Any, str], Any]] = {
     "workspaces": _names,
     "drives": _names,
     "agents": _sockets,
+    "engine": _engine,
     "disconnect_limit_s": lambda value, field: _number(value, field, 1),
     "lost_margin_s": lambda value, field: _number(value, field, 1),
     "runs_kept": _count,

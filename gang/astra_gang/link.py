@@ -20,6 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 from astra_agent import wire
 from astra_agent.errors import Conflict, InvalidRequest, Unavailable
 from astra_gang.roster import Roster
+from astra_gang.slot_names import SlotNames
 from astra_gang.tokens import Token
 
 _log = logging.getLogger(__name__)
@@ -134,7 +135,7 @@ class Links:
             await older.end("another link of this machine took its place")
         session = _Session(socket, hello, self._inbox, self._roster, self._welcome)
         self._sessions[name] = session
-        self._roster.arrived(hello)
+        self._roster.arrived(session.hello)
         _log.info("link_up machine=%s peer=%s version=%s slots=%d", name, peer, hello.version, len(hello.slots))
         try:
             await session.run()
@@ -159,7 +160,8 @@ class _Session:
     ) -> None:
         self.why = "the agent closed it"
         self._socket = socket
-        self._hello = hello
+        self._names = SlotNames()
+        self.hello = self._names.heard(hello)
         self._name = hello.facts.name
         self._inbox = inbox
         self._roster = roster
@@ -178,7 +180,7 @@ class _Session:
         if self._ending.is_set():
             return False
         try:
-            self._outbox.put_nowait(message)
+            self._outbox.put_nowait(self._names.said(message))
         except asyncio.QueueFull:
             self.why = f"the agent does not read: {OUTBOX_MAX} messages wait for it"
             self._ending.set()
@@ -215,7 +217,7 @@ class _Session:
                 message = await self._socket.receive(timeout=self._silence_s)
                 if message.type in (WSMsgType.CLOSE, WSMsgType.CLOSING, WSMsgType.CLOSED, WSMsgType.ERROR):
                     return
-                self._take(_parse(message))
+                self._take(self._names.heard(_parse(message)))
             except TimeoutError:
                 self.why = f"no lease came for {self._silence_s:g} s"
                 return
@@ -250,7 +252,7 @@ class _Session:
 
     async def _hand_over(self) -> None:
         """To the loop, one batch after the other."""
-        await self._inbox.hello(self._hello)
+        await self._inbox.hello(self.hello)
         while True:
             await self._reported.wait()
             self._reported.clear()

@@ -18,8 +18,8 @@ from astra_agent.errors import AstraError, handling
 from astra_gang.assembly import assemble, serving
 from astra_gang.clock import BoottimeClock
 from astra_gang.config import Config, load
+from astra_gang.footing import open_footing
 from astra_gang.listening import listening_socket
-from astra_gang.sqlite_store import open_store
 from astra_gang.tokens import read_token
 
 _log = logging.getLogger("astra_gang.main")  # also when it is run as a script
@@ -62,15 +62,16 @@ async def coordinator(config: Config) -> AsyncIterator[None]:
     operator = read_token("operator", config.operator_token_file, "operator_token_file")
     agent = read_token("agent", config.agent_token_file, "agent_token_file")
     async with contextlib.AsyncExitStack() as stack:
+        footing = await stack.enter_async_context(open_footing(config))
         sockets = [listening_socket(address) for address in config.listen]
         for listening in sockets:
             stack.callback(listening.close)
-        store = await open_store(config.state_dir)
-        stack.push_async_callback(store.close)
-        term = await store.begin_term()
-        loaded = await store.load()
-        clock = BoottimeClock(loaded.readings)
-        parts = assemble(config, clock=clock, store=store, loaded=loaded, term=term, operator=operator, agent=agent)
+        term = await footing.store.begin_term()
+        loaded = await footing.store.load()
+        clock = BoottimeClock(loaded.readings, shared=footing.shared)
+        parts = await assemble(
+            config, clock=clock, footing=footing, loaded=loaded, term=term, operator=operator, agent=agent
+        )
         await stack.enter_async_context(serving(parts, sockets))
         _log.info("serving term=%d runs=%d listen=%s", term, len(loaded.runs), _where(config))
         yield

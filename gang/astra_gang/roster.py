@@ -36,8 +36,9 @@ class Roster:
     Args:
         silent_after_s: A machine with a link that has sent no lease for so long is silent.
 
-    Subscribers are called at once and must not wait: `arrivals` with the machine's name after its hello, `changes` when
-    a machine came, its facts changed, or the engine has freed resources.
+    Subscribers are called at once and must not wait: `arrivals` with the machine's name after its hello, `departures`
+    with machine and slot when its agent says that it has no such slot (any more), `changes` when a machine came, its
+    facts changed, or the engine has freed resources.
     """
 
     def __init__(self, clock: Clock, silent_after_s: float = 10.0) -> None:
@@ -46,6 +47,7 @@ class Roster:
         self._started_at = clock.now()
         self._machines: dict[str, MachineSeen] = {}
         self.arrivals: list[Callable[[str], None]] = []
+        self.departures: list[Callable[[str, str], None]] = []
         self.changes: list[Callable[[], None]] = []
 
     def get(self, name: str) -> MachineSeen | None:
@@ -95,6 +97,8 @@ class Roster:
         seen = self._machines.get(name)
         if seen is not None:
             self._update(name, slots=seen.slots - {slot})
+        for called in self.departures:
+            called(name, slot)
 
     def announce(self) -> None:
         """Something that may let a pending run fit has changed."""

@@ -1,28 +1,41 @@
 """
 What every engine promises the coordinator: whole or not at all, in writing first, nothing held twice, safe to repeat.
 
-On the embedded engine with SQLite and with agents on real unix sockets.
+On the embedded engine, and on the one on Nomad with a server that answers as recorded versions do; with agents on real
+unix sockets.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from astra_agent.errors import NoCapacity, Unavailable
 from astra_agent.wire import Hello, MachineFacts, RunRef, SlotRequest, SlotStatus
-from astra_gang.engine import Held, Machine, SlotOffer
+from astra_gang.engine import Engine, Held, Machine, SlotOffer
 from astra_gang.engines.agent_socket import AgentSocket
-from astra_gang.engines.book import TOMBSTONE_KEPT_S
+from astra_gang.engines.book import TOMBSTONE_KEPT_S, BookEntry
 from astra_gang.engines.embedded import EmbeddedEngine
+from astra_gang.engines.nomad.answers import Node
+from astra_gang.engines.nomad.api import NomadApi
+from astra_gang.engines.nomad.engine import NomadEngine
+from astra_gang.engines.nomad.job import Seat, Terms, build
+from astra_gang.engines.nomad.transport import Access
 from astra_gang.roster import Roster
 from tests.fakes.agent_socket import FakeAgentSocket
 from tests.fakes.clock import FakeClock
 from tests.fakes.eventually import until
+from tests.fakes.linked_agents import LinkedAgents
+from tests.fakes.nomad.clients import Clients
+from tests.fakes.nomad.cluster import FakeNomad
+from tests.fakes.nomad.recorded import VERSIONS
+from tests.fakes.nomad.server import NomadServer
 from tests.fakes.runs import facts
 from tests.fakes.store import MemoryStore
 
@@ -50,8 +63,10 @@ def status(slot: str) -> SlotStatus:
     return SlotStatus(slot=slot, rev=1, run=RUN, worker="llama-0", phase="ready")
 
 
-class Cluster:
+class Cluster(ABC):
     """Two machines with agents, and an engine that can be dropped and made again on the same records."""
+
+    engine: Engine
 
     def __init__(self, folder: Path) -> None:
         self.clock = FakeClock()
@@ -59,30 +74,36 @@ class Cluster:
         self.agents = {name: FakeAgentSocket(folder / f"{name}.sock") for name in ("m1", "m2")}
         self.roster = Roster(self.clock)
         self.changes = 0
-        self.engine: EmbeddedEngine
-        self._task: asyncio.Task[None] | None = None
-        self._doors: dict[str, AgentSocket] = {}
+        self._stack = AsyncExitStack()
 
     async def start(self) -> None:
         """Make the engine from the records; agents say hello, as they do after every start of a coordinator."""
         self.roster = Roster(self.clock)
         self.roster.changes.append(self._count)
-        self._doors = {name: AgentSocket(name, agent.path) for name, agent in self.agents.items()}
-        book = (await self.store.load()).book
-        self.engine = EmbeddedEngine(
-            store=self.store, clock=self.clock, roster=self.roster, doors=self._doors, book=book, hand_over_s=0.3
-        )
-        self._task = asyncio.ensure_future(self.engine.run())
+        await self.make((await self.store.load()).book)
         for name, agent in self.agents.items():
             self.hello(facts(name), *agent.slots)
 
     async def drop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
+        await self._stack.aclose()
+
+    @abstractmethod
+    async def make(self, book: tuple[BookEntry, ...]) -> None:
+        """Set `engine` and let it run; `drop` ends it."""
+
+    @abstractmethod
+    async def bring_stranger(self, slot: str, machine: str, gpu: int) -> None:
+        """A slot on this machine that the book does not have, and that does not end by itself."""
+
+    async def run(self, engine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(engine)
+
+        async def stop() -> None:
+            task.cancel()
             with suppress(asyncio.CancelledError):
-                await self._task
-        for door in self._doors.values():
-            await door.close()
+                await task
+
+        self._stack.push_async_callback(stop)
 
     def hello(self, of: MachineFacts, *slots: str) -> None:
         known = tuple(status(slot) for slot in slots)
@@ -100,14 +121,82 @@ class Cluster:
         self.changes += 1
 
 
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    made = Cluster(tmp_path)
+class EmbeddedCluster(Cluster):
+    async def make(self, book: tuple[BookEntry, ...]) -> None:
+        doors = {name: AgentSocket(name, agent.path) for name, agent in self.agents.items()}
+        for door in doors.values():
+            self._stack.push_async_callback(door.close)
+        engine = EmbeddedEngine(
+            store=self.store, clock=self.clock, roster=self.roster, doors=doors, book=book, hand_over_s=0.3
+        )
+        self.engine = engine
+        await self.run(engine.run())
+
+    async def bring_stranger(self, slot: str, machine: str, gpu: int) -> None:
+        agent = self.agents[machine]
+        agent.slots[slot] = offer(slot, machine, gpus=(gpu,)).request
+        agent.lingering.add(slot)
+        self.hello(facts(machine), slot)
+
+
+class NomadCluster(Cluster):
+    """Nomad outlives the coordinator, and so do the jobs in it."""
+
+    def __init__(self, folder: Path, version: str) -> None:
+        super().__init__(folder)
+        self.nomad = FakeNomad(version)
+        self.server = NomadServer(self.nomad)
+        for name, agent in self.agents.items():
+            self.nomad.add_node(name, agent, gpus=tuple(gpu.uuid for gpu in facts(name).gpus))
+        self._nomad_stack = AsyncExitStack()
+
+    async def start(self) -> None:
+        if not self.server.url:
+            await self._nomad_stack.enter_async_context(self.server.serving())
+            await self._nomad_stack.enter_async_context(Clients(self.nomad))
+        await super().start()
+
+    async def make(self, book: tuple[BookEntry, ...]) -> None:
+        api = await self._stack.enter_async_context(NomadApi(Access(self.server.url), patience_s=0.5))
+        version = (await api.members()).version()
+        assert version is not None
+        engine = NomadEngine(
+            api=api, store=self.store, clock=self.clock, roster=self.roster, terms=Terms("gpu", version, 60.0),
+            term=1, book=book, hand_over_s=3.0,
+        )  # fmt: skip
+        self.engine = engine
+        await self.run(engine.run(LinkedAgents(self.agents, lambda: self.roster)))
+
+    async def bring_stranger(self, slot: str, machine: str, gpu: int) -> None:
+        """Of a book that was lost while its coordinator was away."""
+        await self.drop()
+        self.agents[machine].lingering.add(slot)
+        stranger = offer(slot, machine, gpus=(gpu,)).request
+        gpus = (f"GPU-{machine}-{gpu}",)
+        template = (await self.server_nodes())[machine]
+        self.nomad.register(build("lost/1", (Seat(stranger, template, gpus),), Terms("gpu", (1, 6, 5), 60.0)))
+        await until(lambda: slot in self.agents[machine].slots)
+        await self.start()
+
+    async def server_nodes(self) -> dict[str, Node]:
+        async with NomadApi(Access(self.server.url)) as api:
+            return {node.name: node for node in await api.nodes("gpu")}
+
+    async def close(self) -> None:
+        await self._nomad_stack.aclose()
+
+
+@pytest.fixture(params=["embedded", *(f"nomad-{version}" for version in VERSIONS)])
+async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Cluster]:
+    kind: str = request.param
+    made = EmbeddedCluster(tmp_path) if kind == "embedded" else NomadCluster(tmp_path, kind.removeprefix("nomad-"))
     for agent in made.agents.values():
         await agent.start()
     await made.start()
     yield made
     await made.drop()
+    if isinstance(made, NomadCluster):
+        await made.close()
     for agent in made.agents.values():
         await agent.stop()
 
@@ -203,7 +292,7 @@ async def test_after_a_restart_the_reservation_that_was_cut_short_is_finished(cl
 
 async def test_an_agent_that_is_away_makes_the_whole_reservation_fail(cluster: Cluster) -> None:
     await cluster.agents["m2"].stop()
-    with pytest.raises(Unavailable, match="slot b could not be handed to m2"):
+    with pytest.raises((Unavailable, NoCapacity), match="slot b could not be handed to m2"):
         await cluster.engine.reserve("u1/1", (offer("a", "m1", gpus=(0,)), offer("b", "m2")))
     await cluster.until_free("a")
     assert "a" in cluster.agents["m1"].finished
@@ -222,7 +311,7 @@ async def test_an_agent_that_comes_back_in_time_makes_the_reservation_succeed(cl
 
 async def test_an_agent_that_refuses_a_slot_makes_the_whole_reservation_fail(cluster: Cluster) -> None:
     cluster.agents["m2"].refusing = "drive datasets is not on this machine"
-    with pytest.raises(NoCapacity, match="the agent of m2 says: drive datasets is not on this machine"):
+    with pytest.raises(NoCapacity, match=r"the agent of m2 says: drive datasets is not on this machine"):
         await cluster.engine.reserve("u1/1", (offer("a", "m1"), offer("b", "m2")))
     await cluster.until_free("a")
     await cluster.until_free("b")
@@ -306,14 +395,14 @@ async def test_a_slot_given_back_while_it_is_being_reserved_ends_the_reservation
 async def test_a_slot_that_the_book_does_not_know_is_ended_before_its_machine_is_used(cluster: Cluster) -> None:
     """As after a state directory was lost: its worker may still run there, on GPUs that look free."""
     agent = cluster.agents["m1"]
-    agent.slots["stranger"] = offer("stranger", "m1", gpus=(0,)).request
-    agent.lingering.add("stranger")
-    cluster.hello(facts("m1"), "stranger")
+    await cluster.bring_stranger("stranger", "m1", gpu=0)
     await until(lambda: "stranger" in agent.finished)
-    with pytest.raises(NoCapacity, match="m1 is out of use: m1 has slot stranger"):
+    with pytest.raises(NoCapacity, match=r"m1 is out of use: m1 has slot stranger|GPU 0 of m1 is not free"):
         await cluster.engine.reserve("u1/1", (offer("a", "m1", gpus=(0,)),))
     agent.lingering.clear()
-    await cluster.until_free("stranger")
+    async with asyncio.timeout(20):
+        while (m1 := await cluster.machine("m1")).out_of_use or 0 not in m1.free_gpus:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
     await cluster.engine.reserve("u1/1", (offer("a", "m1", gpus=(0,)),))
 
 

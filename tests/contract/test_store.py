@@ -1,23 +1,32 @@
-"""What every store promises the coordinator, on the one in memory and on SQLite."""
+"""What every store promises the coordinator: the one in memory, SQLite, and Variables of Nomad 1.6 and 2.0."""
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from astra_agent.errors import Conflict, InvalidRequest, Unavailable
+from astra_agent.errors import Conflict, InvalidRequest, Stale, Unavailable
 from astra_agent.wire import RunRef, SlotRequest
 from astra_gang.clock import Reading
 from astra_gang.core import AttemptSeen, Phase, Slot
 from astra_gang.engines.book import BookEntry, Hold
+from astra_gang.engines.nomad.api import NomadApi
+from astra_gang.engines.nomad.shelf import Shelf
+from astra_gang.engines.nomad.store import NomadStore
+from astra_gang.engines.nomad.transport import Access
 from astra_gang.sqlite_store import SCHEMA_VERSION, SqliteStore, open_store
 from astra_gang.store import EVENTS_KEPT, Batch, RunEvent, RunRecord, Store
+from tests.fakes.nomad.cluster import FakeNomad
+from tests.fakes.nomad.recorded import VERSIONS
+from tests.fakes.nomad.server import NomadServer
 from tests.fakes.runs import record
 from tests.fakes.store import MemoryStore
 
@@ -27,45 +36,68 @@ NOW = Reading("boot-1", seconds=100.0, boottime_s=50.0, wall_s=1_700_000_000.0)
 class Case:
     """A store under test; `again` closes it, as a kill would, and opens it anew."""
 
-    def __init__(self, open_it: Callable[[], Awaitable[Store]], close: Callable[[Store], Awaitable[None]]) -> None:
+    def __init__(self, open_it: Callable[[AsyncExitStack], Awaitable[Store]]) -> None:
         self._open = open_it
-        self._close = close
+        self._stack = AsyncExitStack()
         self.store: Store
 
     async def start(self) -> Store:
-        self.store = await self._open()
+        self.store = await self._open(self._stack)
         return self.store
 
     async def again(self) -> Store:
-        await self._close(self.store)
+        await self.close()
         return await self.start()
 
     async def close(self) -> None:
-        await self._close(self.store)
+        await self._stack.aclose()
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", *(f"nomad-{version}" for version in VERSIONS)])
 async def case(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Case]:
-    if request.param == "memory":
-        memory = MemoryStore()
+    kind: str = request.param
+    async with AsyncExitStack() as outlives:
+        if kind == "memory":
+            made = Case(always(MemoryStore()))
+        elif kind == "sqlite":
+            made = Case(lambda stack: sqlite_store(stack, tmp_path))
+        else:
+            server = NomadServer(FakeNomad(kind.removeprefix("nomad-")))
+            await outlives.enter_async_context(server.serving())
+            made = Case(lambda stack: nomad_store(stack, server))
+        await made.start()
+        yield made
+        await made.close()
 
-        async def same() -> Store:
-            return memory
 
-        async def nothing(_: Store) -> None:
-            return None
+def always(store: Store) -> Callable[[AsyncExitStack], Awaitable[Store]]:
+    async def opened(_: AsyncExitStack) -> Store:
+        return store
 
-        made = Case(same, nothing)
-    else:
+    return opened
 
-        async def close(store: Store) -> None:
-            assert isinstance(store, SqliteStore)
-            await store.close()
 
-        made = Case(lambda: open_store(tmp_path), close)
-    await made.start()
-    yield made
-    await made.close()
+async def sqlite_store(stack: AsyncExitStack, folder: Path) -> Store:
+    store = await open_store(folder)
+    stack.push_async_callback(store.close)
+    return store
+
+
+async def nomad_store(stack: AsyncExitStack, server: NomadServer, **more: Any) -> NomadStore:
+    """As a coordinator has it: with a term, and what was there before."""
+    api = await stack.enter_async_context(NomadApi(Access(server.url), patience_s=0.3))
+    store = NomadStore(Shelf(api), "astra", **{"carried_max": 600, "patience_s": 1.0, **more})
+    await store.begin_term()
+    await store.load()
+    putting = asyncio.ensure_future(store.run())
+
+    async def stop() -> None:
+        putting.cancel()
+        with suppress(asyncio.CancelledError, Stale):
+            await putting
+
+    stack.push_async_callback(stop)
+    return store
 
 
 def event(uid: str, number: int, sentence: str = "said") -> RunEvent:

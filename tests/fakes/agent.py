@@ -219,6 +219,8 @@ class FakeAgent(FakeAgentSocket):
                 for number, seen in held.attempts.items():
                     if number <= attempt and seen.state in _ALIVE and not self.stubborn:
                         self._move(held, number, "exited", code=143)
+            case wire.Finish(code=code, reason=reason):
+                self.finish(directive.slot, code, reason)
             case _:
                 return
         await self.report(directive.slot)

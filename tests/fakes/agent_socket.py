@@ -44,6 +44,16 @@ class FakeAgentSocket:
             await self._runner.cleanup()
             self._runner = None
 
+    @property
+    def is_up(self) -> bool:
+        return self._runner is not None
+
+    def finish(self, slot: str, code: int, reason: str) -> None:
+        """It ends, at once unless it lingers."""
+        self.finished.setdefault(slot, (code, reason))
+        if slot not in self.lingering and self.slots.pop(slot, None) is not None:
+            self.on_finish(slot)
+
     def on_put(self, slot: str, request: SlotRequest) -> None:
         """For a fake that does more."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,16 @@ from astra_agent.errors import NotFound
 from astra_gang.assembly import Parts, assemble, serving
 from astra_gang.config import Config
 from astra_gang.core import Phase, Policy
+from astra_gang.footing import EmbeddedFooting, Footing
 from astra_gang.store import RunRecord
 from astra_gang.tokens import Token
 from tests.fakes.agent import FakeAgent
 from tests.fakes.clock import FakeClock
 from tests.fakes.eventually import until
+from tests.fakes.nomad.clients import Clients
+from tests.fakes.nomad.cluster import FakeNomad
+from tests.fakes.nomad.footing import FakeNomadFooting
+from tests.fakes.nomad.server import NomadServer
 from tests.fakes.store import MemoryStore
 
 OPERATOR, AGENT = "operator-of-the-test", "agents-of-the-test"
@@ -37,9 +42,12 @@ class FakeCluster:
     Attributes:
         agents: By machine, with links to whatever coordinator is there.
         parts: Of the coordinator that runs now.
+        nomad: With *on_nomad*, the version: what holds the machines, whatever becomes of the coordinator.
     """
 
-    def __init__(self, folder: Path, machines: int = 4, gpus: int = 8, **settings: Any) -> None:
+    def __init__(
+        self, folder: Path, machines: int = 4, gpus: int = 8, *, on_nomad: str | None = None, **settings: Any
+    ) -> None:
         self.clock = FakeClock()
         self.store = MemoryStore()
         self.agents = {f"m{i}": FakeAgent(f"m{i}", folder, AGENT, gpus) for i in range(1, machines + 1)}
@@ -52,6 +60,9 @@ class FakeCluster:
             **{"disconnect_limit_s": 60.0, "policy": Policy(), **settings},
         )
         self.parts: Parts
+        self.nomad = FakeNomad(on_nomad) if on_nomad is not None else None
+        self._nomad_url = ""
+        self._stack = AsyncExitStack()
         self.url = ""
         self._port = 0
         self._task: asyncio.Task[None] | None = None
@@ -59,6 +70,11 @@ class FakeCluster:
 
     async def __aenter__(self) -> FakeCluster:
         self._session = aiohttp.ClientSession(headers={"Authorization": f"Bearer {OPERATOR}"})
+        if self.nomad is not None:
+            for name, agent in self.agents.items():
+                self.nomad.add_node(name, agent, gpus=tuple(gpu.uuid for gpu in agent.facts.gpus))
+            self._nomad_url = await self._stack.enter_async_context(NomadServer(self.nomad).serving())
+            await self._stack.enter_async_context(Clients(self.nomad))
         await self.start()
         for agent in self.agents.values():
             await agent.start()
@@ -67,6 +83,7 @@ class FakeCluster:
 
     async def __aexit__(self, *_: object) -> None:
         await self.kill()
+        await self._stack.aclose()
         for agent in self.agents.values():
             await agent.stop()
         if self._session is not None:
@@ -87,10 +104,10 @@ class FakeCluster:
         with listening, suppress(Killed):
             try:
                 term = await self.store.begin_term()
-                self.parts = assemble(
+                self.parts = await assemble(
                     self.config,
                     clock=self.clock,
-                    store=self.store,
+                    footing=self._footing(),
                     loaded=await self.store.load(),
                     term=term,
                     operator=Token("operator", OPERATOR),
@@ -101,6 +118,11 @@ class FakeCluster:
                     await asyncio.Event().wait()
             except* Killed:
                 pass
+
+    def _footing(self) -> Footing:
+        if self.nomad is not None:
+            return FakeNomadFooting(self.store, self._nomad_url, self.config.disconnect_limit_s)
+        return EmbeddedFooting(self.store, self.config.agents or {})
 
     async def kill(self) -> None:
         """What it had in memory is gone. Idempotent."""
@@ -182,12 +204,16 @@ class FakeCluster:
                 await asyncio.sleep(0.005)
 
     def slot(self, worker: str) -> tuple[FakeAgent, str]:
-        """The agent and the slot that a worker is in now."""
-        for agent in self.agents.values():
-            for slot, held in agent.held.items():
-                if held.request.worker == worker:
-                    return agent, slot
-        raise AssertionError(f"no agent has a slot of {worker}")
+        """The agent and the slot that a worker is in now: the newest, where a machine that is cut off keeps one."""
+        found = [
+            (len(held.attempts) and max(held.attempts), name, slot)
+            for name, agent in self.agents.items()
+            for slot, held in agent.held.items()
+            if held.request.worker == worker
+        ]
+        assert found, f"no agent has a slot of {worker}"
+        _, name, slot = max(found)
+        return self.agents[name], slot
 
     def wrong(self) -> list[str]:
         """What should never happen and did."""

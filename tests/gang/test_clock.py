@@ -28,6 +28,11 @@ def test_after_a_boot_it_goes_on_from_the_last_record_plus_the_time_since_the_bo
     assert 5000 + before <= BoottimeClock([past], boot="this").now() < 5000 + before + 60
 
 
+def test_on_another_machine_that_has_been_up_for_long_it_goes_on_from_the_last_record() -> None:
+    past = Reading("of the other", seconds=5000.0, boottime_s=1.0, wall_s=0.0)
+    assert 5000 <= BoottimeClock([past], boot="this", shared=True).now() < 5060
+
+
 def test_a_wall_clock_that_was_wrong_in_an_earlier_boot_does_not_touch_durations() -> None:
     past = [
         Reading("one", seconds=100.0, boottime_s=100.0, wall_s=86400.0 * 365 * 80),

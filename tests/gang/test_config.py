@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from astra_agent.errors import InvalidRequest, Unauthorized
-from astra_gang.config import Address, load, parse
+from astra_gang.config import Address, NomadConfig, load, parse
 from astra_gang.tokens import Token, read_token
 
 LEAST = {"state_dir": "/s", "operator_token_file": "/o", "agent_token_file": "/a"}
@@ -126,3 +126,64 @@ def test_a_token_file_holds_one_long_word(tmp_path: Path, content: str) -> None:
 def test_a_token_file_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match=r"agent_token_file .* can't be read"):
         read_token("agent", tmp_path / "token", "agent_token_file")
+
+
+# Nomad ---------------------------------------------------------------------------------------------------------------
+
+TOKENS = {"operator_token_file": "/o", "agent_token_file": "/a"}
+
+
+def test_on_nomad_no_state_dir_is_needed(tmp_path: Path) -> None:
+    path = tmp_path / "coordinator.toml"
+    path.write_text(
+        """
+        operator_token_file = "/o"
+        agent_token_file = "/a"
+        workspaces = ["default", "team-a"]
+
+        [engine]
+        kind = "nomad"
+        address = "https://nomad.example:4646/"
+        token_file = "/secrets/nomad_token"
+        namespace = "astra"
+        node_pool = "gpu"
+        ca_file = "/etc/nomad/ca.pem"
+        """
+    )
+    config = load(path)
+    assert config.state_dir is None
+    assert config.engine == NomadConfig(
+        address="https://nomad.example:4646",
+        token_file=Path("/secrets/nomad_token"),
+        namespace="astra",
+        node_pool="gpu",
+        ca_file=Path("/etc/nomad/ca.pem"),
+    )
+
+
+def test_without_an_engine_it_is_the_embedded_one() -> None:
+    assert parse(LEAST).engine is None
+    assert parse({**LEAST, "engine": {"kind": "embedded"}}).engine is None
+
+
+@pytest.mark.parametrize(
+    ("table", "sentence"),
+    [
+        ({"engine": "nomad"}, "engine is 'nomad': it must be a table"),
+        ({"engine": {"kind": "slurm"}}, "engine.kind is 'slurm': it must be embedded or nomad"),
+        ({"engine": {"kind": "embedded", "address": "x"}}, "engine.address is no setting; an embedded engine has none"),
+        ({"engine": {"kind": "nomad", "adress": "x"}}, "engine.adress is no setting; there are kind, address, "),
+        ({"engine": {"kind": "nomad", "address": "nomad:4646"}}, "engine.address is 'nomad:4646': it must be http"),
+        ({"engine": {"kind": "nomad", "token_file": "t"}}, "engine.token_file is 't': it must be an absolute path"),
+        ({"engine": {"kind": "nomad", "prefix": "a/b"}}, "engine.prefix is 'a/b': it must be 1 to 32 letters"),
+        ({"engine": {"kind": "nomad", "priority": 0}}, "engine.priority is 0: it must be a whole number from 1"),
+        ({"engine": {"kind": "nomad", "cert_file": "/c"}}, "engine: cert_file and key_file belong together"),
+        ({"engine": {"kind": "nomad"}, "state_dir": "/s"}, "state_dir has no use with .engine. kind = .nomad."),
+        ({"engine": {"kind": "nomad"}, "agents": {"m": "/m"}}, "agents has no use with .engine. kind = .nomad."),
+        ({"engine": {"kind": "nomad"}, "workspaces": ["a_b"]}, "workspaces.0. is 'a_b': on Nomad it is a namespace"),
+        ({}, "state_dir is missing"),
+    ],
+)
+def test_what_is_wrong_with_an_engine_is_named(table: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InvalidRequest, match=sentence):
+        parse({**TOKENS, **table})

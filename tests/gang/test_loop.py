@@ -15,12 +15,14 @@ from astra_gang.sightings import PUT_GRACE_S
 from tests.fakes.agent import FakeAgent
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.eventually import until
+from tests.fakes.nomad.recorded import NEWEST
 from tests.fakes.runs import document
 
 
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[FakeCluster]:
-    async with FakeCluster(tmp_path, machines=5) as made:
+@pytest.fixture(params=["embedded", "nomad"])
+async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[FakeCluster]:
+    on_nomad = NEWEST if request.param == "nomad" else None
+    async with FakeCluster(tmp_path, machines=5, on_nomad=on_nomad) as made:
         await made.connected()
         yield made
         assert made.wrong() == []
@@ -167,8 +169,8 @@ async def test_a_lost_machine_is_replaced_once_its_agent_must_have_stopped_its_w
     lost.held[slot].attempts.clear()  # by itself, as its agent does when its lease is over
     cluster.clock.advance(2)
     await until(lambda: attempts_running(cluster) == [1, 1, 1, 1])
-    replacement, _ = cluster.slot("llama-2")
-    assert replacement is not lost
+    taken = cluster.run().state.workers[2].slot
+    assert taken is not None and taken.machine != lost.name
     said = await cluster.sentences()
     assert f"llama-2 is Down: its machine {lost.name} is lost" in said
     await complete(cluster)
@@ -389,15 +391,18 @@ async def test_ended_runs_beyond_those_that_are_kept_are_forgotten(tmp_path: Pat
 # Killed at every commit ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("on_nomad", [None, NEWEST], ids=["embedded", "nomad"])
 @pytest.mark.parametrize("durable", [True, False], ids=["right after it", "right before it"])
-async def test_killed_at_any_commit_nothing_is_lost_and_nothing_starts_twice(tmp_path: Path, durable: bool) -> None:
+async def test_killed_at_any_commit_nothing_is_lost_and_nothing_starts_twice(
+    tmp_path: Path, durable: bool, on_nomad: str | None
+) -> None:
     """The whole life of a gang, with a restart in place, once for each commit at which the coordinator may die."""
     number, survived = 0, False
     while not survived:
         number += 1
         folder = tmp_path / str(number)
         folder.mkdir()
-        async with FakeCluster(folder, machines=4, disconnect_limit_s=100_000.0) as cluster:
+        async with FakeCluster(folder, machines=4, on_nomad=on_nomad, disconnect_limit_s=100_000.0) as cluster:
             await cluster.connected()
             cluster.kill_at_commit(number, durable=durable)
             await live_and_complete(cluster)

@@ -137,7 +137,10 @@ class Agent:
             "address": "127.0.0.1",
             **self._settings,
         }
-        lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]
+        lines = [f"{name} = {json.dumps(value)}" for name, value in values.items() if not isinstance(value, dict)]
+        for name, table in values.items():
+            if isinstance(table, dict):
+                lines += [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in table.items())]
         (self.folder / "agent.toml").write_text("\n".join(lines))
 
 
@@ -233,38 +236,52 @@ class NomadCluster:
     rpc = 4747
     http = 4746
 
-    def __init__(self, folder: Path, binary: Path, clients: int = 1, facts: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        binary: Path,
+        clients: int = 1,
+        facts: dict[str, Any] | None = None,
+        agents: dict[str, Any] | None = None,
+    ) -> None:
         self.folder = folder
         self.netns = folder / "cluster.net"
         self.binary = binary
         self._facts = facts
+        self._agents = agents or {}
         self.clients = [Client(self, number) for number in range(1, clients + 1)]
         self._server: subprocess.Popen[bytes] | None = None
 
     def agent_settings(self, folder: Path) -> dict[str, Any]:
         if self._facts is None:
-            return {}
+            return self._agents
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "facts.json").write_text(json.dumps(self._facts))
-        return {"facts_file": str(folder / "facts.json")}
+        return {**self._agents, "facts_file": str(folder / "facts.json")}
 
     def start(self) -> None:
         namespaces.make(self.netns)
         self._in(("ip", "link", "set", "lo", "up"))
         text = (_COMMON + _SERVER).format(data=self.folder / "server", http=self.http, rpc=self.rpc, serf=self.rpc + 1)
         (self.folder / "server.hcl").write_text(text + 'name = "server"\n')
-        self._server = self.spawn(self.folder / "server.hcl", self.folder / "server.log")
+        self.start_server()
         for client in self.clients:
             client.start()
         self.ready()
+
+    def start_server(self) -> None:
+        self._server = self.spawn(self.folder / "server.hcl", self.folder / "server.log")
+
+    def kill_server(self) -> None:
+        if self._server is not None:
+            self._server.kill()
+            self._server.wait()
 
     def clean(self) -> None:
         """Nothing of it is left on the machine."""
         for client in self.clients:
             client.clean()
-        if self._server is not None:
-            self._server.kill()
-            self._server.wait()
+        self.kill_server()
         namespaces.remove(self.netns)
 
     def spawn(self, configuration: Path, log: Path) -> subprocess.Popen[bytes]:
