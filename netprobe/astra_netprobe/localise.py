@@ -123,7 +123,7 @@ def _of_two(best: Mapping[Directed, float], cpu_bound: Sequence[str]) -> tuple[S
         return ()
     (pair, rate), (_, other) = sorted(best.items(), key=lambda item: item[1])
     ratio = rate / other if other > 0 else 1.0
-    if ratio >= SICK_RATIO:
+    if ratio >= WAY_RATIO:
         return ()
     sentence = (
         f"{pair[0]} to {pair[1]} is at {ratio:.2f} of the other direction; "
