@@ -7,7 +7,9 @@ of containerd that is not needed here: this is on the way of every restart of a 
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -21,6 +23,10 @@ from astra_agent.containerd.spec import Machine, Spec, container_spec
 from astra_agent.containerd.tasks import Tasks
 from astra_agent.errors import Conflict, HostFault
 from astra_agent.runtime import ContainerPlan
+
+_CUT_OFF_S = 15.0
+"""For some seconds what is left of a Create that was cut off, with its agent, is in the way of the next of that ID."""
+_CUT_OFF_AGAIN_S = 1.0
 
 
 class Creator:
@@ -56,16 +62,28 @@ class Creator:
         if keeps_exits:
             await self._tasks.keep_exit(plan.id)
         snapshotter = root.snapshotter if isinstance(root, SnapshotRoot) else ""
-        if not await self._tasks.create_record(plan.id, plan.labels, spec, snapshotter):
+        goes_on = not await self._tasks.create_record(plan.id, plan.labels, spec, snapshotter)
+        if goes_on:
             await self._check_labels(plan)
             if await self._tasks.get(plan.id) is not None:
                 return
         if isinstance(root, SnapshotRoot):
             rootfs = await self._tasks.prepare_snapshot(plan.id, root.snapshotter, root.chain)
         Path(plan.log_path).parent.mkdir(parents=True, exist_ok=True)
-        await self._create_task(plan, rootfs)
+        await self._create_task(plan, rootfs, patience_s=_CUT_OFF_S if goes_on else 0.0)
 
-    async def _create_task(self, plan: ContainerPlan, rootfs: Sequence[Mount]) -> None:
+    async def _create_task(self, plan: ContainerPlan, rootfs: Sequence[Mount], patience_s: float) -> None:
+        until_s = time.monotonic() + patience_s
+        while True:
+            try:
+                await self._create_once(plan, rootfs)
+                return
+            except HostFault:
+                if time.monotonic() >= until_s:
+                    raise
+            await asyncio.sleep(_CUT_OFF_AGAIN_S)
+
+    async def _create_once(self, plan: ContainerPlan, rootfs: Sequence[Mount]) -> None:
         try:
             await self._tasks.create(plan.id, rootfs, self._output(plan))
         except Conflict:
