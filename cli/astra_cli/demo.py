@@ -44,14 +44,17 @@ Json = dict[str, Any]
 
 @dataclass(slots=True)
 class Watching:
-    """A story that also says when the gang is at work."""
+    """A story that also says when the gang is at work: it has been told that it runs, and what it writes."""
 
     story: Story
     at_work: asyncio.Event = field(default_factory=asyncio.Event)
     lines: int = 0
+    running: bool = False
 
     def phase(self, job: documents.Job, document: Json) -> None:
         self.story.phase(job, document)
+        self.running = job.status.phase == "Running"
+        self._look()
 
     def event(self, event: documents.Event, document: Json) -> None:
         self.story.event(event, document)
@@ -59,11 +62,14 @@ class Watching:
     def log(self, line: str) -> None:
         self.story.log(f"    {line}")
         self.lines += 1
-        if self.lines >= KILL_AFTER_LINES:
-            self.at_work.set()
+        self._look()
 
     def note(self, sentence: str) -> None:
         self.story.note(sentence)
+
+    def _look(self) -> None:
+        if self.running and self.lines >= KILL_AFTER_LINES:
+            self.at_work.set()
 
 
 @dataclass(slots=True)
