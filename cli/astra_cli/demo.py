@@ -98,24 +98,26 @@ class Demo:
         token = files.token(cluster.layout, "operator")
         target = context.Target(f"http://127.0.0.1:{cluster.port}", token, "default", "the demonstration")
         async with Client(target) as client:
-            name = await self._submit(client)
-            await self._follow_and_kill(client, name)
+            submitted = await self._submit(client)
+            name = documents.Metadata.model_validate(submitted["metadata"]).name
+            await self._follow_and_kill(client, name, submitted)
             await self._compare(client, name)
         self._say("Stop and remove everything.")
 
-    async def _submit(self, client: Client) -> str:
+    async def _submit(self, client: Client) -> Json:
         file = self.examples / "first-gang.json"
         self._say(
             "Submit four workers that start together and sum numbers over TCP.",
             f"astra run examples/{file.name} --follow",
         )
-        job = documents.Job.model_validate(await client.submit(read(file)))
-        self.output.line(Cell(f"   {render.submitted(job)}", "dim"))
-        return job.metadata.name
+        submitted = await client.submit(read(file))
+        self.output.line(Cell(f"   {render.submitted(documents.Job.model_validate(submitted))}", "dim"))
+        return submitted
 
-    async def _follow_and_kill(self, client: Client, name: str) -> None:
+    async def _follow_and_kill(self, client: Client, name: str, submitted: Json) -> None:
         with Story(self.output) as story:
             watching = Watching(story)
+            watching.phase(documents.Job.model_validate(submitted), submitted)
             killer = asyncio.create_task(self._kill(client, name, watching))
             try:
                 job = await follow_run(client, name, watching)
