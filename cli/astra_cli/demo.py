@@ -44,14 +44,17 @@ Json = dict[str, Any]
 
 @dataclass(slots=True)
 class Watching:
-    """A story that also says when the gang is at work."""
+    """A story that also says when the gang is at work: it has been told that it runs, and what it writes."""
 
     story: Story
     at_work: asyncio.Event = field(default_factory=asyncio.Event)
     lines: int = 0
+    running: bool = False
 
     def phase(self, job: documents.Job, document: Json) -> None:
         self.story.phase(job, document)
+        self.running = job.status.phase == "Running"
+        self._look()
 
     def event(self, event: documents.Event, document: Json) -> None:
         self.story.event(event, document)
@@ -59,11 +62,14 @@ class Watching:
     def log(self, line: str) -> None:
         self.story.log(f"    {line}")
         self.lines += 1
-        if self.lines >= KILL_AFTER_LINES:
-            self.at_work.set()
+        self._look()
 
     def note(self, sentence: str) -> None:
         self.story.note(sentence)
+
+    def _look(self) -> None:
+        if self.running and self.lines >= KILL_AFTER_LINES:
+            self.at_work.set()
 
 
 @dataclass(slots=True)
@@ -92,24 +98,26 @@ class Demo:
         token = files.token(cluster.layout, "operator")
         target = context.Target(f"http://127.0.0.1:{cluster.port}", token, "default", "the demonstration")
         async with Client(target) as client:
-            name = await self._submit(client)
-            await self._follow_and_kill(client, name)
+            submitted = await self._submit(client)
+            name = documents.Metadata.model_validate(submitted["metadata"]).name
+            await self._follow_and_kill(client, name, submitted)
             await self._compare(client, name)
         self._say("Stop and remove everything.")
 
-    async def _submit(self, client: Client) -> str:
+    async def _submit(self, client: Client) -> Json:
         file = self.examples / "first-gang.json"
         self._say(
             "Submit four workers that start together and sum numbers over TCP.",
             f"astra run examples/{file.name} --follow",
         )
-        job = documents.Job.model_validate(await client.submit(read(file)))
-        self.output.line(Cell(f"   {render.submitted(job)}", "dim"))
-        return job.metadata.name
+        submitted = await client.submit(read(file))
+        self.output.line(Cell(f"   {render.submitted(documents.Job.model_validate(submitted))}", "dim"))
+        return submitted
 
-    async def _follow_and_kill(self, client: Client, name: str) -> None:
+    async def _follow_and_kill(self, client: Client, name: str, submitted: Json) -> None:
         with Story(self.output) as story:
             watching = Watching(story)
+            watching.phase(documents.Job.model_validate(submitted), submitted)
             killer = asyncio.create_task(self._kill(client, name, watching))
             try:
                 job = await follow_run(client, name, watching)
