@@ -238,7 +238,8 @@ class NomadGangs:
         """*words*: flags, then the machine."""
         *flags, machine = words
         nodes = {node["Name"]: node["ID"] for node in json.loads(self.cluster.nomad("node", "status", "-json"))}
-        self.cluster.nomad("node", action, *flags, "-detach", "-yes", nodes[machine])
+        more = ("-detach", "-yes") if action == "drain" else ()
+        self.cluster.nomad("node", action, *flags, *more, nodes[machine])
 
     def evaluations(self, job: str) -> int:
         """How many there have been for the job."""

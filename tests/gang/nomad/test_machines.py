@@ -53,7 +53,14 @@ def test_the_book_and_others_and_the_machine_itself_take_their_share() -> None:
         ({"Drain": True}, "m1 is being drained"),
         ({"Status": "down"}, "m1 is down in Nomad"),
         ({"Status": "disconnected"}, "m1 is disconnected in Nomad"),
-        ({"SchedulingEligibility": "ineligible"}, "m1 is not eligible: nomad node eligibility -enable n1 makes it so"),
+        (
+            {"SchedulingEligibility": "ineligible"},
+            "m1 is not eligible: nomad node eligibility -enable n1 makes it eligible again",
+        ),
+        (
+            {"SchedulingEligibility": "ineligible", "LastDrain": {"Status": "complete"}},
+            "m1 has been drained: nomad node eligibility -enable n1 makes it eligible again",
+        ),
         ({"Drivers": {}}, "m1 has no task driver astra: install it there and restart Nomad's client"),
         (
             {"Drivers": {"astra": DRIVER["astra"] | {"Healthy": False, "HealthDescription": "the agent is away"}}},

@@ -218,6 +218,10 @@ class Driver(Answer):
     attributes: dict[str, str] = Field({}, alias="Attributes")
 
 
+class Drained(Answer):
+    status: str = Field("", alias="Status")
+
+
 class Node(Answer):
     id: str = Field(alias="ID")
     name: str = Field("", alias="Name")
@@ -226,6 +230,7 @@ class Node(Answer):
     status: str = Field("", alias="Status")
     eligibility: str = Field("eligible", alias="SchedulingEligibility")
     draining: bool = Field(False, alias="Drain")
+    last_drain: Drained = Field(Drained(), alias="LastDrain")
     drivers: dict[str, Driver] = Field({}, alias="Drivers")
     resources: NodeResources = Field(NodeResources(), alias="NodeResources")
     reserved: NodeResources = Field(NodeResources(), alias="ReservedResources")

@@ -47,7 +47,8 @@ def closed(node: Node, name: str) -> str | None:
     if node.status != "ready":
         return f"{name} is {node.status or 'unknown'} in Nomad"
     if node.eligibility != "eligible":
-        return f"{name} is not eligible: nomad node eligibility -enable {node.id[:8]} makes it so"
+        what = "has been drained" if node.last_drain.status == "complete" else "is not eligible"
+        return f"{name} {what}: nomad node eligibility -enable {node.id[:8]} makes it eligible again"
     if driver is None or not driver.detected:
         return f"{name} has no task driver {DRIVER}: install it there and restart Nomad's client"
     if not driver.healthy:
