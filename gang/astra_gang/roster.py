@@ -46,6 +46,7 @@ class Roster:
         self._silent_after_s = silent_after_s
         self._started_at = clock.now()
         self._machines: dict[str, MachineSeen] = {}
+        self._withdrawn: dict[str, str] = {}
         self.arrivals: list[Callable[[str], None]] = []
         self.departures: list[Callable[[str, str], None]] = []
         self.changes: list[Callable[[], None]] = []
@@ -87,6 +88,19 @@ class Roster:
     def facts_changed(self, facts: MachineFacts) -> None:
         self._update(facts.name, facts=facts)
         self.announce()
+
+    def withdraw(self, name: str, why: str | None) -> None:
+        """What runs on this machine has to go elsewhere, for this reason; None: it may stay."""
+        if self._withdrawn.get(name) == why:
+            return
+        if why is None:
+            del self._withdrawn[name]
+        else:
+            self._withdrawn[name] = why
+        self.announce()
+
+    def withdrawn(self, name: str) -> str | None:
+        return self._withdrawn.get(name)
 
     def slot_reported(self, name: str, slot: str) -> None:
         seen = self._machines.get(name)

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from astra_gang.absence import Absence, awaited
-from astra_gang.core import ClusterChanged, Event, MachineLost, Phase, RunState, SlotGone, Tick, deadline
+from astra_gang.core import (
+    ClusterChanged,
+    Event,
+    MachineLost,
+    MachineWithdrawn,
+    Phase,
+    RunState,
+    SlotGone,
+    Tick,
+    deadline,
+)
 from astra_gang.ledger import Draft, Ledger
 from astra_gang.roster import Roster
-from astra_gang.sightings import lost_at, missing, missing_due, watched
+from astra_gang.sightings import lost_at, missing, missing_due, slots_of, watched
 from astra_gang.store import RunRecord
 
 _TICK_AGAIN_S = 1.0
@@ -72,6 +82,9 @@ class Watch:
                 events += [SlotGone(slot) for slot in missing(run.state, machine, seen.slots, now)]
             elif now >= self._lost_at(run, machine):
                 events.append(MachineLost(machine))
+            why = self._roster.withdrawn(machine)
+            if why is not None and any(s.machine == machine and not s.withdrawn for s in slots_of(run.state)):
+                events.append(MachineWithdrawn(machine, why))
         return events
 
     def _tick_due(self, run: RunRecord) -> float | None:

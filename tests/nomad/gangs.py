@@ -234,6 +234,12 @@ class NomadGangs:
         ids: list[str] = eventually(f"Nomad calls {count} allocations of {job} running", found)
         return ids
 
+    def nomad_node(self, action: str, *words: str) -> None:
+        """*words*: flags, then the machine."""
+        *flags, machine = words
+        nodes = {node["Name"]: node["ID"] for node in json.loads(self.cluster.nomad("node", "status", "-json"))}
+        self.cluster.nomad("node", action, *flags, "-detach", "-yes", nodes[machine])
+
     def evaluations(self, job: str) -> int:
         """How many there have been for the job."""
         text = self.cluster.nomad("operator", "api", "-X", "GET", f"/v1/job/{job}/evaluations")

@@ -127,3 +127,53 @@ def test_a_coordinator_that_is_killed_is_followed_within_30_s(gangs: NomadGangs)
     diary.finish()
     gangs.ended("followed", "Completed")
     check_nothing_started_twice(gangs, "followed", diary)
+
+
+# Drains (H08) ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def undrained(gangs: NomadGangs) -> Iterator[None]:
+    yield
+    for machine in gangs.machines():
+        gangs.nomad_node("drain", "-disable", machine)
+
+
+@pytest.mark.usefixtures("undrained")
+@pytest.mark.parametrize("how", [("-deadline", "1m"), ("-no-deadline",), ("-force",)], ids=lambda words: words[0][1:])
+def test_a_worker_leaves_a_machine_that_is_drained_after_its_checkpoint(
+    gangs: NomadGangs, how: tuple[str, ...]
+) -> None:
+    name = f"drained{how[0]}"
+    diary = gangs.submit(name, machines=3)
+    gangs.running(name, diary)
+    machine = gangs.ranks(name)["items"][1]["machine"]
+    gangs.nomad_node("drain", "-enable", *how, machine)
+    eventually("the worker is asked", lambda: 1 in diary.ranks("asked", 0))
+    assert diary.ranks("start", 1) == [], "nothing starts before it has written its checkpoint"
+    diary.let_go()
+    status = gangs.running(name, diary, attempt=1)
+    assert machine not in [worker["machine"] for worker in status["workers"]]
+    assert [worker["failures"] for worker in status["workers"]] == [0, 0, 0]
+    diary.finish()
+    gangs.ended(name, "Completed")
+    check_nothing_started_twice(gangs, name, diary)
+
+
+@pytest.mark.usefixtures("undrained")
+def test_with_no_place_left_the_run_waits_and_says_for_what(gangs: NomadGangs) -> None:
+    diary = gangs.submit("nowhere", machines=3)
+    diary.let_go()
+    gangs.running("nowhere", diary)
+    drained = [item["machine"] for item in gangs.ranks("nowhere")["items"][:2]]
+    for machine in drained:
+        gangs.nomad_node("drain", "-enable", "-deadline", "1m", machine)
+    status = gangs.until("nowhere", lambda s: s["phase"] == "Pending", "nowhere waits")
+    gangs.until("nowhere", lambda s: f"{drained[0]} is being drained" in s["reason"], "it says for what")
+    assert status["refused"] is False
+    gangs.nomad_node("drain", "-disable", drained[0])
+    gangs.nomad_node("drain", "-disable", drained[1])
+    status = gangs.running("nowhere", diary, attempt=1)
+    diary.finish()
+    gangs.ended("nowhere", "Completed")
+    check_nothing_started_twice(gangs, "nowhere", diary)

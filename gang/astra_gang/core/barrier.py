@@ -71,7 +71,7 @@ def broken(state: RunState, now: float) -> Moved | None:
         return None
     first = state.workers[min(unusable | failed)]
     why = _why_broken(state, first)
-    lost = {rank for rank in unusable if _is_lost(state.workers[rank])}
+    lost = {rank for rank in unusable if _is_nobodys_fault(state.workers[rank])}
     if lost and state.policy.on_failure is OnFailure.FAIL_JOB and state.phase is Phase.STARTING:
         return end(state, Outcome.FAILED, why, now)
     if unusable - lost or failed:
@@ -85,7 +85,7 @@ def broken(state: RunState, now: float) -> Moved | None:
         state = next_attempt(state, state.members, state.start_at, why, now)
     if state.faults > _FAULTS_IN_PLACE:
         unusable |= failed
-    told = first.slot is not None and (first.slot.lost or first.slot.stuck is not None)
+    told = first.slot is not None and (_is_nobodys_fault(first) or first.slot.stuck is not None)
     said: list[Decision] = [] if told else [Tell(why, rank=first.rank, level="warning")]
     return replace_slots(state, unusable, why, now), said
 
@@ -106,14 +106,17 @@ def _why_broken(state: RunState, worker: Worker) -> str:
         return f"{worker.name} has no slot"
     if slot.lost:
         return sentences.down(worker, slot.machine)
+    if slot.withdrawn:
+        return sentences.leaves(worker, slot)
     if slot.stuck is not None:
         return slot.stuck
     what = slot.detail or "its container ended before it was started"
     return f"{worker.name} could not start on {slot.machine}: {what}"
 
 
-def _is_lost(worker: Worker) -> bool:
-    return worker.slot is not None and worker.slot.lost
+def _is_nobodys_fault(worker: Worker) -> bool:
+    """Its machine is lost, or has to be left."""
+    return worker.slot is not None and (worker.slot.lost or bool(worker.slot.withdrawn))
 
 
 def _pay_back(state: RunState, now: float) -> RunState:

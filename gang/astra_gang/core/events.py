@@ -79,6 +79,14 @@ class MachineLost:
 
 
 @dataclass(frozen=True, slots=True)
+class MachineWithdrawn:
+    """The machine is there, and what runs on it has to go elsewhere. *why*: a sentence."""
+
+    machine: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class GivenBack:
     """The engine has durably taken the slot back: it frees the machine's resources once its processes are gone."""
 
@@ -101,6 +109,6 @@ class Tick:
 
 
 Event = (
-    Placed | NotPlaced | Reserved | NotReserved | SlotSeen | SlotGone | MachineLost | GivenBack | StopAsked
-    | ClusterChanged | Tick
+    Placed | NotPlaced | Reserved | NotReserved | SlotSeen | SlotGone | MachineLost | MachineWithdrawn | GivenBack
+    | StopAsked | ClusterChanged | Tick
 )  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from astra_gang.core.slots import has_completed
-from astra_gang.core.state import AttemptSeen, RunState, Worker
+from astra_gang.core.state import AttemptSeen, RunState, Slot, Worker
 
 WAITING_AT_BARRIER = "Waiting at the gang barrier"
 BARRIER_TIMED_OUT = "Gang barrier timed out waiting for all members"
@@ -53,12 +53,21 @@ def down(worker: Worker, machine: str) -> str:
     return f"{worker.name} is Down: its machine {machine} is lost"
 
 
+def leaves(worker: Worker, slot: Slot) -> str:
+    return f"{worker.name} leaves {slot.machine}: {slot.withdrawn}"
+
+
 def gang_restart(worker: Worker) -> str:
-    return f"Gang restart: {worker.name} failed."
+    return f"Gang restart: {worker.name} {_what_happened(worker)}."
 
 
 def task_restart(worker: Worker) -> str:
-    return f"Worker restart: {worker.name} failed."
+    return f"Worker restart: {worker.name} {_what_happened(worker)}."
+
+
+def _what_happened(worker: Worker) -> str:
+    moves = worker.slot is not None and worker.slot.withdrawn and not worker.slot.lost
+    return "moves to another machine" if moves else "failed"
 
 
 def how_it_ended(seen: AttemptSeen | None) -> str:

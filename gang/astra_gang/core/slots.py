@@ -84,7 +84,7 @@ def may_run(slot: Slot) -> bool:
 
 
 def is_usable(slot: Slot) -> bool:
-    return not slot.lost and slot.stuck is None and slot.phase not in ("failed", "finished")
+    return not slot.lost and not slot.withdrawn and slot.stuck is None and slot.phase not in ("failed", "finished")
 
 
 def is_ready(worker: Worker) -> bool:

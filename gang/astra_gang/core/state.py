@@ -119,6 +119,8 @@ class Slot:
     attempts: tuple[AttemptSeen, ...] = ()
     arm_failed: int | None = None
     stuck: str | None = None
+    withdrawn: str = ""
+    """A sentence when its machine has to be left, such as one that is drained: its worker may end in order."""
     lost: bool = False
     """Its machine is lost, or came back without it."""
     leaving_why: str = ""

@@ -19,6 +19,7 @@ from astra_gang.core.events import (
     Event,
     GivenBack,
     MachineLost,
+    MachineWithdrawn,
     NotPlaced,
     NotReserved,
     Placed,
@@ -192,6 +193,19 @@ def _machine_lost(state: RunState, event: MachineLost, now: float) -> Absorbed:
     return replace(state, workers=workers, leaving=tuple(mark(slot) for slot in state.leaving)), said
 
 
+def _machine_withdrawn(state: RunState, event: MachineWithdrawn, now: float) -> Absorbed:
+    said: list[Decision] = []
+    workers = list(state.workers)
+    for worker in state.workers:
+        slot = worker.slot
+        if slot is not None and slot.machine == event.machine and not slot.lost and not slot.withdrawn:
+            slot = replace(slot, withdrawn=event.why)
+            workers[worker.rank] = replace(worker, slot=slot)
+            sentence = sentences.leaves(worker, slot)
+            said.append(Tell(sentence, rank=worker.rank, attempt=worker.attempt, level="warning"))
+    return replace(state, workers=tuple(workers)), said
+
+
 def _given_back(state: RunState, event: GivenBack, now: float) -> Absorbed:
     leaving = tuple(replace(left, accepted=True) if left.id == event.slot else left for left in state.leaving)
     return replace(state, leaving=leaving), []
@@ -225,6 +239,7 @@ _ABSORB: dict[type[Event], Callable[[RunState, Any, float], Absorbed]] = {
     SlotSeen: _slot_seen,
     SlotGone: _slot_gone,
     MachineLost: _machine_lost,
+    MachineWithdrawn: _machine_withdrawn,
     GivenBack: _given_back,
     StopAsked: _stop_asked,
     ClusterChanged: _cluster_changed,

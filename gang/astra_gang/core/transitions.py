@@ -82,7 +82,7 @@ def replace_slots(state: RunState, ranks: set[int], why: str, now: float) -> Run
     """Let go of these workers' slots; machines that failed (rather than got lost) are left out for a while."""
     gone = let_go(state, ranks, why, now)
     until = now + state.policy.avoid_s
-    avoid = dict(state.avoid) | {slot.machine: until for slot in gone if not slot.lost}
+    avoid = dict(state.avoid) | {slot.machine: until for slot in gone if not slot.lost and not slot.withdrawn}
     return replace(
         state,
         workers=tuple(replace(w, slot=None) if w.rank in ranks else w for w in state.workers),

@@ -38,7 +38,7 @@ def _fail(state: RunState, worker: Worker, now: float) -> Moved:
     machine = slot.machine if slot is not None else "its machine"
     by_machine = slot is None or not is_usable(slot) or (seen is not None and seen.fault == "machine")
     if slot is not None and not is_usable(slot):
-        how = "its machine is lost" if slot.lost else slot.stuck or slot.detail
+        how = "its machine is lost" if slot.lost else slot.stuck or slot.withdrawn or slot.detail
     else:
         how = sentences.how_it_ended(seen)
     if state.policy.on_failure is OnFailure.FAIL_JOB:
@@ -59,7 +59,7 @@ def _fail(state: RunState, worker: Worker, now: float) -> Moved:
     state = next_attempt(state, members, now + wait_s, why, now)
     state = replace(state, charged=None if by_machine else worker.rank)
     said: list[Decision] = [Tell(sentence, rank=worker.rank, attempt=state.attempt, level="warning")]
-    if not (slot is not None and slot.lost):  # that it is Down has been said already
+    if not (slot is not None and (slot.lost or slot.withdrawn)):  # that has been said already
         failed = sentences.worker_failed(worker, machine, how)
         said.insert(0, Tell(failed, rank=worker.rank, attempt=worker.attempt, level="warning"))
     return state, said

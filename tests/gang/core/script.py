@@ -8,9 +8,10 @@ Commands (ranks are numbers; `*` is all of them):
     ready R ... | preparing R SENTENCE | failed R user|machine SENTENCE
     armed R ... | running R ... | exited R CODE|unknown|oom|cut-off
     arm-failed R user|machine SENTENCE | stuck R SENTENCE
-    lost M | gone R | given-back | changed | stop | wait SECONDS
+    lost M | withdrawn M SENTENCE | gone R | given-back | left M CODE | changed | stop | wait SECONDS
 
-`given-back` answers every slot that is being given back. `wait` moves the clock, with a tick at each deadline.
+`given-back` answers every slot that is being given back; `left` ends the program in one on this machine. `wait` moves
+the clock, with a tick at each deadline.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from astra_gang.core import (
     GivenBack,
     Ignore,
     MachineLost,
+    MachineWithdrawn,
     NotPlaced,
     NotReserved,
     OnFailure,
@@ -143,10 +145,17 @@ class Story:
                 return [NotReserved(number, sentence)]
             case "lost", [machine]:
                 return [MachineLost(machine)]
+            case "withdrawn", [machine, sentence]:
+                return [MachineWithdrawn(machine, sentence)]
             case "gone", [rank]:
                 return [SlotGone(self._slot(int(rank)))]
             case "given-back", []:
                 return [GivenBack(slot.id) for slot in self.run.leaving]
+            case "left", [machine, code]:
+                slot = next(slot.id for slot in self.run.leaving if slot.machine == machine)
+                seen = _exited(self.seen[slot], code)
+                self.seen[slot] = replace(seen, rev=seen.rev + 1)
+                return [self.seen[slot]]
             case "changed", []:
                 return [ClusterChanged()]
             case "stop", []:

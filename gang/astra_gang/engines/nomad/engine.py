@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,7 +55,6 @@ class NomadEngine:
         book: What the store had.
         term: Of this coordinator.
         namespaces: Of the workspaces.
-        drained: Called with a machine and a sentence when what runs there has to go elsewhere; must not wait.
     """
 
     def __init__(
@@ -71,14 +70,12 @@ class NomadEngine:
         namespaces: Iterable[str] = ("default",),
         hand_over_s: float = HAND_OVER_S,
         look_s: float = LOOK_S,
-        drained: Callable[[str, str], None] = lambda machine, why: None,
     ) -> None:
         self._api = api
         self._roster = roster
         self._terms = terms
         self._hand_over_s = hand_over_s
         self._look_s = look_s
-        self._drained = drained
         self._cluster = _Cluster({}, ())
         self._busy: defaultdict[JobKey, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._woken: defaultdict[JobKey, asyncio.Event] = defaultdict(asyncio.Event)
@@ -250,11 +247,9 @@ class NomadEngine:
         )
 
     def _tell_drained(self) -> None:
-        """What runs on these machines has to go elsewhere; said again until nothing is held there."""
+        """What runs on these machines has to go elsewhere."""
         for name, node in sorted(self._cluster.nodes.items()):
-            why = leaving(node)
-            if why is not None and any(entry.hold is Hold.HELD for entry in self._keeping.on(name)):
-                self._drained(name, why)
+            self._roster.withdraw(name, leaving(node))
 
     async def _stop_strays(self) -> None:
         """
