@@ -89,15 +89,15 @@ class NameServer:
                 self._unserved = f"every address from {self._config.name_server} up is another workspace's"
                 return ""
             wanted = self._places.setdefault(place, _Wanted())
+            wanted.slots.add(slot)  # before any wait: a place without slots goes with the next slot that is withdrawn
             if not wanted.sockets:
                 try:
                     wanted.sockets = self._back_from_retired(place) or await make_sockets(place)
                 except (OSError, HostFault) as error:
-                    del self._places[place]
+                    self._places.pop(place, None)
                     self._say_unserved(place, error)
                     return ""
             self._unserved = ""
-            wanted.slots.add(slot)
         self._change()
         return place.address
 

@@ -82,6 +82,8 @@ class NomadEngine:
         self._cut_short: dict[str, asyncio.Event] = {}
         self._to_clear: asyncio.Queue[JobKey] = asyncio.Queue()
         self._look = asyncio.Event()
+        self._strays: set[JobKey] = set()
+        """As they were found at the last look."""
         self._keeping = Keeping(store=store, clock=clock, entries=book, left=self._on_left)
         self._clearing = Clearing(
             api=api, keeping=self._keeping, clock=clock, roster=roster, term=term,
@@ -254,14 +256,23 @@ class NomadEngine:
     async def _stop_strays(self) -> None:
         """
         Jobs of ours that no slot of the book belongs to: of a book that was lost, or registered at the moment when the
-        coordinator was killed.
+        coordinator was killed. An ended one may be pending for a moment, while Nomad looks at it again.
         """
         known = {job_of(entry) for entry in self._keeping.all() if entry.hold is not Hold.GONE}
-        for job in await self._api.jobs_with(META_RUN):
-            key = JobKey(job.namespace, job.id)
-            if key not in known and not job.stopped and job.status != "dead" and not self._busy[key].locked():
-                _log.warning("stray_job job=%s namespace=%s", job.id, job.namespace)
-                await self._api.deregister(job.id, job.namespace)
+        found = {
+            JobKey(job.namespace, job.id): job.status
+            for job in await self._api.jobs_with(META_RUN)
+            if not job.stopped and job.status != "dead"
+        }
+        strays = {key for key in found if key not in known and not self._is_busy(key)}
+        for key in strays:
+            if found[key] == "running" or key in self._strays:
+                _log.warning("stray_job job=%s namespace=%s", key.id, key.namespace)
+                await self._api.deregister(key.id, key.namespace)
+        self._strays = strays
+
+    def _is_busy(self, key: JobKey) -> bool:
+        return key in self._busy and self._busy[key].locked()
 
     # What wakes us ---------------------------------------------------------------------------------------------------
 
