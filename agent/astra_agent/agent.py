@@ -16,7 +16,7 @@ from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
-from astra_agent import endings, facts, host_files, plans, wire
+from astra_agent import endings, facts, holder, host_files, plans, wire
 from astra_agent.attach.gpu import chosen
 from astra_agent.book import Book
 from astra_agent.config import AgentConfig
@@ -160,6 +160,7 @@ class Agent:
 
     async def _sweep(self) -> None:
         """Take away what slots have left that have no record (any more): of an earlier boot, of a lost directory."""
+        holder.sweep(self._config.state_dir, self._is_unknown)
         for found in await self._tools.patience.call(self._tools.containers.list):
             slot = found.labels.get(plans.LABEL_SLOT, "")
             if slot and self._is_unknown(slot):

@@ -61,7 +61,7 @@ async def relayed(tools: Tools, keeper: Keeper) -> AsyncIterator[None]:
         return
     folder = tools.slot_folder(request.slot)
     folder.mkdir(parents=True, exist_ok=True)
-    holder = Holder(folder / "holder.json", request.slot, tools.config.cgroup_parent)
+    holder = Holder(tools.config.state_dir, request.slot, tools.config.cgroup_parent)
     fifos: dict[Stream, str] = {"stdout": request.fifos.stdout, "stderr": request.fifos.stderr}
     relays = [
         Relay(Path(fifo), stream, tools.logs, keeper, folder / f"{stream}.place", holder.hold)

@@ -10,20 +10,41 @@ import json
 import os
 import shutil
 import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from astra_agent import processes
+
+_SLOT, _STATE = "ASTRA_HOLDS_FOR", "ASTRA_STATE_DIR"
+
+
+def sweep(state_dir: Path, is_unknown: Callable[[str], bool], proc: Path = Path("/proc")) -> None:
+    """
+    End what an agent before this one has left that holds for nobody: for a slot that is not there (any more), or beside
+    the one that the slot's file names. Those of another agent on this machine are another's.
+    """
+    for pid, slot in _of_agent(state_dir, proc):
+        if is_unknown(slot) or pid != _pid_in(_file(state_dir, slot)):
+            _end(pid)
+
+
+def _of_agent(state_dir: Path, proc: Path) -> Iterator[tuple[int, str]]:
+    for path in proc.glob("[0-9]*/environ"):
+        variables = _environment(path)
+        if variables.get(_STATE) == str(state_dir) and _SLOT in variables:
+            yield int(path.parent.name), variables[_SLOT]
 
 
 class Holder:
     """
     Args:
-        file: Says which process it is; written here.
+        state_dir: The agent's own; which process it is stands in a file of the slot's there.
         slot: Its name is in the process's environment, for whoever finds it.
     """
 
-    def __init__(self, file: Path, slot: str, cgroup_parent: str) -> None:
-        self._file = file
+    def __init__(self, state_dir: Path, slot: str, cgroup_parent: str) -> None:
+        self._state_dir = state_dir
+        self._file = _file(state_dir, slot)
         self._slot = slot
         self._cgroup = f"{cgroup_parent.rstrip('/')}/holders"
         self._descriptors: dict[str, int] = {}
@@ -53,7 +74,7 @@ class Holder:
             pid = os.posix_spawn(
                 sleep,
                 [sleep, "infinity"],
-                {"ASTRA_HOLDS_FOR": self._slot},
+                {_SLOT: self._slot, _STATE: str(self._state_dir)},
                 file_actions=[(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1, 2)],
                 setsid=True,
             )
@@ -74,11 +95,27 @@ class Holder:
 
     def _is_mine(self, pid: int) -> bool:
         """An ID may have been given to another process since."""
-        try:
-            environment = Path(f"/proc/{pid}/environ").read_bytes()
-        except OSError:
-            return False
-        return f"ASTRA_HOLDS_FOR={self._slot}".encode() in environment.split(b"\0")
+        variables = _environment(Path(f"/proc/{pid}/environ"))
+        return (variables.get(_SLOT), variables.get(_STATE)) == (self._slot, str(self._state_dir))
+
+
+def _file(state_dir: Path, slot: str) -> Path:
+    return state_dir / "slots" / slot / "holder.json"
+
+
+def _pid_in(file: Path) -> int:
+    try:
+        return int(json.loads(file.read_text())["pid"])
+    except (OSError, ValueError, KeyError):
+        return 0
+
+
+def _environment(path: Path) -> dict[str, str]:
+    try:
+        words = path.read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return {}
+    return dict(word.split("=", 1) for word in words if "=" in word)
 
 
 def _holds(pid: int, descriptor: int) -> bool:

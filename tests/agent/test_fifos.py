@@ -157,6 +157,28 @@ async def test_nobody_holds_them_once_the_slot_has_ended(machine: Machine, fifos
         out.close()
 
 
+async def test_an_agent_ends_what_holds_for_a_slot_that_it_does_not_know_and_no_other_agents(
+    machine: Machine, fifos: LogFifos, tmp_path: Path
+) -> None:
+    """Its records are gone, as on a machine that was made anew; another agent on this machine has the same slot ID."""
+    outs = [Reader(Path(fifo)) for fifo in (fifos.stdout, fifos.stderr)]
+    await run(machine, fifos)
+    await until(lambda: len(holders()) == 1)
+    other = os.posix_spawn(  # noqa: ASYNC221 -- returns at once
+        "/bin/sleep", ["/bin/sleep", "30"], {"ASTRA_HOLDS_FOR": SLOT, "ASTRA_STATE_DIR": str(tmp_path / "other")}
+    )
+    try:
+        await machine.crash()
+        (machine.config.state_dir / "records" / f"{SLOT}.json").unlink()
+        machine.start()
+        await until(lambda: holders() == [str(other)])
+    finally:
+        os.kill(other, 9)
+        os.waitpid(other, 0)  # noqa: ASYNC222 -- it has been killed
+        for out in outs:
+            out.close()
+
+
 def holders() -> list[str]:
     found = []
     for path in Path("/proc").glob("[0-9]*/environ"):

@@ -58,7 +58,7 @@ def test_the_last_lines_count_each_level_and_name_what_did_not_run(project: Path
     table = run.stdout.partition(" levels ")[2].splitlines()[1:]
     assert table[0].split() == ["core", "1", "passed", "0", "failed", "0", "skipped"]
     assert table[1] == "contract    did not run: all 1 skipped: the moon is down"
-    assert table[3] == "nomad       did not run: it has no tests yet"
+    assert table[3].startswith("nomad       did not run: ")
     assert "1 passed, 1 skipped" in table[-1]
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from astra_agent import namespaces
+from astra_agent import holder, namespaces
 from astra_agent.containerd.private import PrivateContainerd
 
 BOUND_S = 60.0
@@ -115,6 +115,7 @@ class Agent:
 
     def clean(self) -> None:
         self.kill()
+        holder.sweep(self.folder / "state", lambda _: True)
         asyncio.run(self.containerd.clean())
 
     def pids(self, slot_part: str) -> list[int]:

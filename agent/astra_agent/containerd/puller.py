@@ -56,6 +56,10 @@ class Unpacked:
     config: ImageConfig
 
 
+_KNOWN_MAX = 256
+"""Configurations of images that are kept in memory, some kilobytes each: a slot's start does not wait to read them."""
+
+
 class Puller:
     """
     Args:
@@ -69,6 +73,8 @@ class Puller:
         self._platform = platform
         self._downloads = asyncio.Semaphore(concurrent_layers)
         self._kept: dict[str, list[str]] = {}
+        self._known: dict[str, Configuration] = {}
+        """By the digest of what an image's name points to, so it is never out of date."""
 
     async def find(self, name: str, image: str, labels: Mapping[str, str]) -> Unpacked | None:
         """The image of that name with those labels, when it is here whole; asks nobody but containerd."""
@@ -76,7 +82,10 @@ class Puller:
             record = (await self._client.call(IMAGE_GET, images_pb2.GetImageRequest(name=name))).image
             if any(record.labels.get(label) != value for label, value in labels.items()):
                 return None
-            configuration = await self._configuration(record.target, image)
+            configuration = self._known.get(record.target.digest)
+            if configuration is None:
+                configuration = await self._configuration(record.target, image)
+                self._remember(record.target.digest, configuration)
         except NotFound:
             return None
         chain = chain_ids(configuration.diff_ids)[-1]
@@ -163,6 +172,11 @@ class Puller:
             await self._client.call(IMAGE_CREATE, images_pb2.CreateImageRequest(image=record))
         except Conflict:
             await self._client.call(IMAGE_UPDATE, images_pb2.UpdateImageRequest(image=record))
+
+    def _remember(self, digest: str, configuration: Configuration) -> None:
+        while len(self._known) >= _KNOWN_MAX:
+            del self._known[next(iter(self._known))]
+        self._known[digest] = configuration
 
     async def _configuration(self, target: types_pb2.Descriptor, image: str) -> Configuration:
         """Raises: NotFound when something of it is not in the store."""
