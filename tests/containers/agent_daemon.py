@@ -6,6 +6,7 @@ with a bridge in it, and a coordinator that listens in there.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import subprocess
 import sys
@@ -124,7 +125,8 @@ class AgentDaemon:
         """Of the attempt's processes, in whatever hierarchy its cgroup is."""
         found: set[str] = set()
         for path in Path("/sys/fs/cgroup").glob(f"**{self.cgroup_parent}/{slot}-a{attempt}/cgroup.procs"):
-            found.update(path.read_text().split())
+            with contextlib.suppress(OSError):  # it is just being removed
+                found.update(path.read_text().split())
         return sorted(found)
 
     @property

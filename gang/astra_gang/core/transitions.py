@@ -88,6 +88,8 @@ def replace_slots(state: RunState, ranks: set[int], why: str, now: float) -> Run
         workers=tuple(replace(w, slot=None) if w.rank in ranks else w for w in state.workers),
         leaving=(*state.leaving, *gone),
         avoid=tuple(sorted(avoid.items())),
+        # An answer that is on its way was for fewer workers.
+        reservation=state.reservation + 1 if state.wants_place else state.reservation,
     )
 
 
