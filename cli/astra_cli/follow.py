@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from astra_agent.errors import AstraError, Conflict, DeadlineExceeded, InvalidRequest, NotFound, Unavailable
+from astra_agent.errors import AstraError, Conflict, DeadlineExceeded, InvalidRequest, NotFound, Unavailable, first_of
 from astra_cli.client import Client, Unreachable
 from astra_cli.documents import ENDED, Event, Job
 
@@ -140,7 +140,7 @@ async def follow_run(client: Client, name: str, narrator: Narrator) -> Job:
             await logs
             return job
     except BaseExceptionGroup as group_error:
-        raise _first(group_error) from None
+        raise first_of(group_error) from None
 
 
 @dataclass(slots=True)
@@ -227,11 +227,3 @@ class _Watch:
                     self.narrator.log(line)
         for line in lines.rest():
             self.narrator.log(line)
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """What went wrong first, out of its groups."""
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error

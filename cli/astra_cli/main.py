@@ -14,7 +14,7 @@ from typing import NoReturn
 
 import click
 
-from astra_agent.errors import AstraError, handling
+from astra_agent.errors import AstraError, first_of, handling
 from astra_cli.commands import act, completion, demo, dev, dns, doctor, drills, look, machine, netcheck, run
 from astra_cli.output import complain
 
@@ -62,7 +62,7 @@ def invoke(arguments: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more at its end
         return 1
     except BaseExceptionGroup as group:
-        return _fail(_first(group))
+        return _fail(first_of(group))
     except AstraError as error:
         return _fail(error)
     return status if isinstance(status, int) else 0
@@ -73,13 +73,6 @@ def _fail(error: BaseException) -> int:
         raise error
     complain(str(error))
     return handling(error).exit
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 def _usage(error: click.ClickException) -> str:

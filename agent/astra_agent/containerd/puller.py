@@ -35,7 +35,7 @@ from astra_agent.containerd.progress import Progress
 from astra_agent.containerd.proto import images_pb2, types_pb2
 from astra_agent.containerd.services import IMAGE_CREATE, IMAGE_GET, IMAGE_UPDATE
 from astra_agent.containerd.unpack import Layer, Unpacker
-from astra_agent.errors import Conflict, HostFault, NotFound
+from astra_agent.errors import Conflict, HostFault, NotFound, first_of
 from astra_agent.runtime import ImageConfig
 
 
@@ -146,7 +146,7 @@ class Puller:
                     await self._unpacker.unpack(layer, image, lease)
         except BaseExceptionGroup as failures:
             # The others were cancelled by the first, or say the same of another layer.
-            reason = _first(failures)
+            reason = first_of(failures)
         if reason is not None:
             raise reason
         await self._write_small(manifest, configuration, chain[-1], lease)
@@ -194,9 +194,3 @@ def _bytes(raw: bytes) -> Source:
         yield raw[offset:]
 
     return source
-
-
-def _first(failures: BaseExceptionGroup[BaseException]) -> BaseException:
-    for failure in failures.exceptions:
-        return _first(failure) if isinstance(failure, BaseExceptionGroup) else failure
-    return failures
