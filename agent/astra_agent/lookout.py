@@ -121,11 +121,16 @@ class Lookout:
 
     async def _read(self) -> None:
         async with self._reading:
+            # Before all else: a change while it is read must differ from it, so that the next glance reads again.
+            inventory = self._inventory
+            try:
+                self._glance = await self._files.call(lambda: self._source.glance(inventory), FILES_S)
+            except DeadlineExceeded as error:
+                self._trouble("files", str(error))
             library = await self._ask_library()
             besides = Besides(log=self._heard, had_gpus=self._had.most)
             try:
                 found = await self._files.call(lambda: self._source.read(library, besides), FILES_S)
-                self._glance = await self._files.call(lambda: self._source.glance(found), FILES_S)
             except (DeadlineExceeded, InvalidRequest) as error:
                 self._trouble("files", str(error))
                 self._take(replace(self._inventory, findings=self._with_troubles(self._inventory)))

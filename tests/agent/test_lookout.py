@@ -98,6 +98,25 @@ async def test_a_change_is_told_once_with_what_was_before(tmp_path: Path) -> Non
     await looking(source, tmp_path, work)
 
 
+async def test_a_change_while_the_machine_is_read_is_seen_by_the_next_glance(tmp_path: Path) -> None:
+    source = Scripted("dgx-h100-ndr")
+    whole, read_whole = source.reading, source.read
+    first, *others = whole.gpus
+
+    def change_and_read(library: LibraryReading, besides: Besides) -> Inventory:
+        if source.reading is whole:
+            source.reading = replace(whole, gpus=(replace(first, error=15), *others))
+            source.stamp += 1
+        return read_whole(library, besides)
+
+    async def work(lookout: Lookout) -> None:
+        source.read = change_and_read  # type: ignore[method-assign]
+        source.stamp += 1
+        await until(lambda: len(lookout.inventory.gpus) == 7)
+
+    await looking(source, tmp_path, work)
+
+
 def test_the_most_gpus_that_a_machine_had_are_remembered(tmp_path: Path) -> None:
     HadGpus(tmp_path / "gpus").note(8)
     again = HadGpus(tmp_path / "gpus")
