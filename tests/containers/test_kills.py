@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from astra_agent.containerd import proc
 from tests.containers.dev_cluster import eventually, kill
 from tests.containers.gangs import Diary, Gangs, check_nothing_started_twice, gangs_on_a_cluster, held
 from tests.containers.gate import GatedRegistry, gated_registry
@@ -45,9 +46,14 @@ def _nothing_runs_on(gangs: Gangs) -> Iterator[None]:
 
 
 def kill_one(gangs: Gangs, victim: str, run: str, attempt: int, rank: int = VICTIM_RANK) -> None:
-    """`kill -9`, of the worker's own machine where there is one for each; a daemon is back when this returns."""
+    """
+    `kill -9`, of the worker's own machine where there is one for each. When this returns a daemon is back, and a
+    program is gone, also one that lost only its shim: its machine kills it a moment later.
+    """
     if victim not in DAEMONS:
+        program = gangs.program(run, rank, attempt)
         kill([getattr(gangs, victim)(run, rank, attempt)])
+        eventually(lambda: not proc.status(program), f"{program}, the program of {run}-{rank}, is gone")
         return
     daemon = gangs.status(run)["workers"][rank]["machine"] if victim == "agent" else victim
     pid = gangs.daemons()[daemon]
