@@ -58,6 +58,8 @@ def _measures(command: Callable[P, int]) -> Callable[P, int]:
     for option in (
         click.option("--save", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
                      help="Compare with the last good result in FILE; keep this one there when it is good."),
+        click.option("--plot", "picture", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+                     help="Draw the matrix of pairs into FILE, .svg or .png."),
         click.option("--min-gbps", type=click.FloatRange(min=0), default=None, metavar="N",
                      help="The rate that the machines' ports ought to have."),
         click.option("--time", "budget_s", type=click.FloatRange(1, 600), default=20.0, show_default=True,
@@ -182,6 +184,7 @@ async def _lead(invocation: Invocation, client: Client | None, places: Sequence[
         asked=Asked(min_bps=1e9 * (measure["min_gbps"] or 0.0)),
         settings=Settings(budget_s=measure["budget_s"], streams=measure["streams"]),
         save=measure["save"],
+        picture=measure["picture"],
     )
 
 

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from astra_agent.errors import InvalidRequest
 from astra_cli.client import Client
-from astra_cli.netcheck import report
+from astra_cli.netcheck import plot, report
 from astra_cli.netcheck.endpoints import Place, opened
 from astra_cli.output import Output
 from astra_netprobe import matrix
@@ -33,8 +33,10 @@ async def lead(
     asked: Asked,
     settings: Settings,
     save: Path | None,
+    picture: Path | None = None,
 ) -> int:
-    """Probe the network between *places* and print what was found. Returns the exit status."""
+    """Probe the network between *places*, print what was found and draw *picture*. Returns the exit status."""
+    draw = plot.to(picture) if picture is not None else None
     if len(places) < 2:
         raise InvalidRequest("a probe needs two machines or more: one alone has no network to measure")
     with _picture(output) as live:
@@ -47,6 +49,8 @@ async def lead(
             conductor = Conductor(endpoints, settings, watch)
             evidence = await conductor.run()
     verdict = judge(evidence, asked)
+    if draw is not None:
+        draw(matrix.of(evidence), verdict.sentence, verdict.blamed)
     document = report.document(evidence, verdict, at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
     compared = _compare_and_save(document, save)
     if output.as_json:
