@@ -110,13 +110,16 @@ def _ours(lab: Lab, folder: Path, size: int, iterations: int) -> Sequence[float]
     small, large = ((size,), (MIB,)) if size < MIB else ((SMALL_BYTES,), (size, size))
     settings = Settings(
         small_sizes=small, large_sizes=large, small_iterations=SMALL_ITERATIONS, iterations=iterations,
-        budget_s=60.0, pair_s=0.1, trips=5,
+        budget_s=60.0, pair_s=0.1, trips=5, reach_s=20.0, stall_s=20.0,
     )  # fmt: skip
 
     async def probe() -> Sequence[float]:
         async with members(lab) as endpoints:
             evidence = await Conductor(endpoints, settings).run()
-        return next(sized.times_s for sized in reversed(evidence.sizes) if sized.size_bytes == size)
+        found = [sized.times_s for sized in evidence.sizes if sized.size_bytes == size]
+        if not found:
+            raise RuntimeError(f"the probe measured nothing: {evidence.absent or evidence.reaches}")
+        return found[-1]
 
     return asyncio.run(probe())
 

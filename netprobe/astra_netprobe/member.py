@@ -15,11 +15,12 @@ import queue
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 from pydantic import ValidationError
 
-from astra_netprobe import messages, port
+from astra_netprobe import messages, port, rdma
 from astra_netprobe.calling import Caller, Unreached
 from astra_netprobe.door import Door
 from astra_netprobe.groups import DoublingGroup, Group, RingGroup
@@ -37,6 +38,7 @@ from astra_netprobe.messages import (
     PacketsSent,
     PeersFound,
     Question,
+    RdmaWrite,
     RoundTrips,
     SendPackets,
     Transfer,
@@ -53,9 +55,10 @@ AnyQuestion = TypeVar("AnyQuestion", bound=messages.Message)
 
 
 class Member:
-    """Answers questions. Use as a context manager."""
+    """Answers questions. *root*: where this machine's devices are looked for."""
 
-    def __init__(self) -> None:
+    def __init__(self, root: Path = Path("/")) -> None:
+        self._root = root
         self._opened: contextlib.ExitStack | None = None
         self._door: Door | None = None
         self._caller: Caller | None = None
@@ -98,9 +101,11 @@ class Member:
         self._opened, self._door = stack, door
         self._caller = Caller(question.rank, question.address, secret, question.max_bps)
         self._mtu = facts.mtu or 1500
+        no_rdma = rdma.missing(self._root)
         return Opened(
             port=door.port, packet_port=door.packet_port, device=facts.device, driver=facts.driver, mtu=facts.mtu,
-            speed_bps=facts.speed_bps, duplex=facts.duplex,
+            speed_bps=facts.speed_bps, duplex=facts.duplex, rdma=() if no_rdma else rdma.ports(self._root),
+            no_rdma=no_rdma,
         )  # fmt: skip
 
     def _do(self, question: Question, door: Door, caller: Caller) -> Answer:
@@ -122,6 +127,8 @@ class Member:
                 return transfer_with(question, door, caller)
             case RoundTrips():
                 return round_trips(question, door, caller)
+            case RdmaWrite():
+                return rdma.write(question)
             case Open():
                 return self._open(question)
 
