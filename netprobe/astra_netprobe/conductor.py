@@ -33,7 +33,8 @@ from astra_netprobe.readings import Evidence, LargePacket, Port, Reach
 from astra_netprobe.reductions import Reductions
 from astra_netprobe.settings import Settings
 
-_OPEN_S = 5.0
+_OPEN_S = 10.0
+"""A process is started for it, on a machine that may be busy."""
 _DOUBT_SHARE = 0.5
 """Of the budget, on top of it, for measuring again what looks slow."""
 _LOOK_AGAIN_S = 3.5

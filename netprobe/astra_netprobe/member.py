@@ -55,10 +55,17 @@ AnyQuestion = TypeVar("AnyQuestion", bound=messages.Message)
 
 
 class Member:
-    """Answers questions. *root*: where this machine's devices are looked for."""
+    """
+    Answers questions.
 
-    def __init__(self, root: Path = Path("/")) -> None:
+    Args:
+        root: Where this machine's devices are looked for.
+        max_bps: What this machine sends at most, whatever the conductor asks for; 0: as much as goes.
+    """
+
+    def __init__(self, root: Path = Path("/"), max_bps: float = 0.0) -> None:
         self._root = root
+        self._max_bps = max_bps
         self._opened: contextlib.ExitStack | None = None
         self._door: Door | None = None
         self._caller: Caller | None = None
@@ -99,9 +106,10 @@ class Member:
         door = stack.enter_context(Door(question.address, question.rank, secret))
         facts = port.of_address(question.address)
         self._opened, self._door = stack, door
-        self._caller = Caller(question.rank, question.address, secret, question.max_bps)
+        bounds = [bound for bound in (question.max_bps, self._max_bps) if bound]
+        self._caller = Caller(question.rank, question.address, secret, min(bounds, default=0.0))
         self._mtu = facts.mtu or 1500
-        no_rdma = rdma.missing(self._root)
+        no_rdma = "its rate is bounded" if bounds else rdma.missing(self._root)
         return Opened(
             port=door.port, packet_port=door.packet_port, device=facts.device, driver=facts.driver, mtu=facts.mtu,
             speed_bps=facts.speed_bps, duplex=facts.duplex, rdma=() if no_rdma else rdma.ports(self._root),
@@ -156,15 +164,16 @@ class Member:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """`python -m astra_netprobe.member [--netns PATH]`."""
+    """`python -m astra_netprobe.member [--netns PATH] [--max-bps N]`."""
     parser = argparse.ArgumentParser(prog="astra-netprobe-member")
     parser.add_argument("--netns", help="path of the network namespace that is this machine's network")
-    netns = parser.parse_args(arguments).netns
-    if netns:
-        enter(netns)
+    parser.add_argument("--max-bps", type=float, default=0.0, help="what this machine sends at most")
+    given = parser.parse_args(arguments)
+    if given.netns:
+        enter(given.netns)
     asked: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(asked,), name="questions", daemon=True).start()
-    member = Member()
+    member = Member(max_bps=given.max_bps)
     while True:
         line = asked.get()
         try:
