@@ -71,7 +71,9 @@ async def assemble(
         clock=clock,
         engine=engine,
         loop=loop,
-        intake=Intake(clock=clock, engine=engine, loop=loop, drives=config.drives, settings=config.policy),
+        intake=Intake(
+            clock=clock, engine=engine, loop=loop, streams=streams, drives=config.drives, settings=config.policy
+        ),
         follow=Follow(clock=clock, store=store, loop=loop, streams=streams),
         naming=Naming(loop=loop, streams=streams),
         probing=Probing(engine, streams),
