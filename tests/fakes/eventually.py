@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 
-async def until(condition: Callable[[], object], what: str = "", within_s: float = 20.0) -> None:
+async def until(condition: Callable[[], object], what: str = "", within_s: float = 60.0) -> None:
     """Return once *condition* holds; fail, saying *what* did not happen, when it does not in time."""
     try:
         async with asyncio.timeout(within_s):
