@@ -18,6 +18,7 @@ from astra_agent.lease import LeaseKeeper
 from astra_agent.link import Link
 from astra_agent.local_api import LocalApi
 from astra_agent.lookout import first_look
+from astra_agent.name_keeping import KeptSockets
 from astra_agent.name_server import NameServer
 from astra_agent.runtime import Containers, Images
 from astra_agent.service_manager import ServiceManager
@@ -41,7 +42,7 @@ async def serve(
     """
     manager = manager or ServiceManager()
     with locked(config.state_dir):
-        name_server = NameServer(config) if config.name_server else None
+        name_server = NameServer(config, kept=KeptSockets(manager)) if config.name_server else None
         agent = Agent(config, containers, images, await first_look(config), name_server)
         async with Dialer(config) as dialer, LocalApi(agent).serve(config.socket), asyncio.TaskGroup() as group:
             tasks = [group.create_task(agent.run(), name="agent")]

@@ -86,22 +86,17 @@ class ServiceManager:
     # Keeping ----------------------------------------------------------------------------------------------------------
 
     def take_stored(self) -> dict[str, list[int]]:
-        """
-        What it kept, by name; from now on the caller's, who stores anew what is to be kept on. Its own copies go away,
-        so that what was kept for something that is gone does not stay for ever.
-        """
+        """What it kept, by name; the descriptors are the caller's from now on. It keeps its own until `remove`."""
         found: dict[str, list[int]] = {}
         for name, descriptor in self._stored:
             found.setdefault(name, []).append(descriptor)
         self._stored = []
-        for name in found:
-            self.remove(name)
         return found
 
     def store(self, name: str, descriptors: Sequence[int]) -> None:
         """
-        Have them kept under *name*: letters, digits, dashes. It drops one whose other end is closed, unless told not
-        to look (from systemd 254 on), so only what has no other end comes back for certain.
+        Have them kept under *name*, of letters, digits and dashes. What it has already is not kept twice. It is told
+        not to look at them: it would drop one whose other end is closed.
         """
         self._tell("FDSTORE=1", f"FDNAME={name}", "FDPOLL=0", descriptors=descriptors)
 
