@@ -40,10 +40,16 @@ class Parts:
     loop: Loop
     links: Links
     app: web.Application
+    term: int
 
     @property
     def engine(self) -> Engine:
         return self.ground.engine
+
+    def status(self) -> str:
+        """For whoever asks the service manager: `term 4, 12 live runs, 16 machines linked`."""
+        live, linked = len(tuple(self.loop.ledger.live())), len(self.links.connected())
+        return f"term {self.term}, {_counted(live, 'live run')}, {_counted(linked, 'machine')} linked"
 
 
 async def assemble(
@@ -81,7 +87,7 @@ async def assemble(
         machines=ground.expected,
         term=term,
     )
-    return Parts(ground, loop, links, api.application(links, streams, operator))
+    return Parts(ground, loop, links, api.application(links, streams, operator), term)
 
 
 @contextlib.asynccontextmanager
@@ -110,3 +116,7 @@ async def _served(parts: Parts, sockets: Sequence[socket.socket]) -> AsyncIterat
     finally:
         await parts.links.close()
         await runner.cleanup()
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
