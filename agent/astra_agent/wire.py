@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-PROTOCOL = 2
+PROTOCOL = 3
 
 Tier = Literal["machine", "nvlink", "infiniband", "rdma", "ethernet"]
 """How close machines are, tightest first."""
@@ -484,7 +484,7 @@ class OpenStream(Wire):
 
     kind: Literal["open_stream"] = "open_stream"
     stream: str
-    request: LogsRequest | ExecRequest | LookupRequest | InventoryRequest | ProbeRequest = Field(discriminator="kind")
+    request: StreamRequest
 
 
 class LogsRequest(Wire):
@@ -503,6 +503,24 @@ class InventoryRequest(Wire):
     """The agent sends one text message, its machine's inventory as JSON, and closes."""
 
     kind: Literal["inventory"] = "inventory"
+
+
+class LookAheadRequest(Wire):
+    """
+    The agent looks whether it could prepare *request*, sends one `LookAhead` as text and closes. Nothing is held by
+    that, and its *slot* names nothing.
+    """
+
+    kind: Literal["look_ahead"] = "look_ahead"
+    request: SlotRequest
+
+
+class LookAhead(Wire):
+    kind: Literal["looked_ahead"] = "looked_ahead"
+    refusal: str = ""
+    """One sentence when what the user asked for is not there; empty: nothing speaks against it, as far as was seen."""
+    field: str | None = None
+    """Of the request, that *refusal* is about."""
 
 
 class ExecRequest(Wire):
@@ -559,6 +577,12 @@ class ProbeRequest(Wire):
     """
 
     kind: Literal["probe"] = "probe"
+
+
+StreamRequest = Annotated[
+    LogsRequest | ExecRequest | LookupRequest | InventoryRequest | LookAheadRequest | ProbeRequest,
+    Field(discriminator="kind"),
+]
 
 
 class Resize(Wire):

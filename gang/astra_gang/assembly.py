@@ -42,10 +42,16 @@ class Parts:
     links: Links
     app: web.Application
     desk: Desk
+    term: int
 
     @property
     def engine(self) -> Engine:
         return self.ground.engine
+
+    def status(self) -> str:
+        """For whoever asks the service manager: `term 4, 12 live runs, 16 machines linked`."""
+        live, linked = len(tuple(self.loop.ledger.live())), len(self.links.connected())
+        return f"term {self.term}, {_counted(live, 'live run')}, {_counted(linked, 'machine')} linked"
 
 
 async def assemble(
@@ -73,7 +79,9 @@ async def assemble(
         clock=clock,
         engine=engine,
         loop=loop,
-        intake=Intake(clock=clock, engine=engine, loop=loop, drives=config.drives, settings=config.policy),
+        intake=Intake(
+            clock=clock, engine=engine, loop=loop, streams=streams, drives=config.drives, settings=config.policy
+        ),
         follow=Follow(clock=clock, store=store, loop=loop, streams=streams),
         naming=Naming(loop=loop, streams=streams),
         probing=Probing(engine, streams),
@@ -82,7 +90,7 @@ async def assemble(
         term=term,
     )
     desk = Desk(clock=clock, loop=loop, settings=config.policy)
-    return Parts(ground, loop, links, api.application(links, streams, operator), desk)
+    return Parts(ground, loop, links, api.application(links, streams, operator), desk, term)
 
 
 @contextlib.asynccontextmanager
@@ -114,3 +122,7 @@ async def _served(parts: Parts, sockets: Sequence[socket.socket]) -> AsyncIterat
     finally:
         await parts.links.close()
         await runner.cleanup()
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -16,7 +16,7 @@ from astra_gang.core.decisions import Place
 from astra_gang.core.events import NotPlaced, Placed
 from astra_gang.core.state import Assignment, RunState, StartPolicy, Worker
 from astra_gang.engine import Machine, SlotOffer
-from astra_gang.fit import Request, Tier
+from astra_gang.fit import Request, Tier, could_fit
 from astra_gang.placement import NotPlaceable, Placement, Within, place, replace
 from astra_gang.shape import Shape
 from astra_gang.spec import Spec
@@ -145,6 +145,15 @@ def offer(run: RunState, spec: Spec, assignment: Assignment) -> SlotOffer:
         engine_ref=assignment.ref,
     )
     return SlotOffer(machine=assignment.machine, request=request)
+
+
+def example(run: RunState, spec: Spec, machines: Sequence[Machine]) -> SlotOffer | None:
+    """A worker of the run on a machine that could have one, whatever runs there now; None when there is none."""
+    request, shape = _request(spec, (_shape(run, spec),)), _shape(run, spec)
+    for machine in machines:
+        if machine.connected and could_fit(machine, shape, request.drives):
+            return offer(run, spec, Assignment(rank=0, machine=machine.facts.name, gpus=(), slot="example"))
+    return None
 
 
 def placed(run: RunState, spec: Spec) -> wire.Placed:

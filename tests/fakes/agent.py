@@ -70,6 +70,8 @@ class FakeAgent(FakeAgentSocket):
         self.logs: dict[tuple[str, int], bytes] = {}
         self.break_off = False
         self.log_sent = 0
+        self.looked_ahead: wire.LookAhead | None = wire.LookAhead()
+        """What it says of a run that is submitted; None: it closes without a word."""
         self.boot = "boot-1"
         self._token = token
         self._seq = 0
@@ -264,6 +266,9 @@ class FakeAgent(FakeAgentSocket):
                     await self._echo(socket, wanted)
                 case wire.InventoryRequest():
                     await socket.send_str(json.dumps({"machine": self.name}))
+                case wire.LookAheadRequest():
+                    if self.looked_ahead is not None:
+                        await socket.send_str(self.looked_ahead.model_dump_json())
 
     def look_up(self, request: wire.LookupRequest) -> wire.Lookup:
         """Every name is 10.0.0.1, but for `nobody`, which can't be asked about."""

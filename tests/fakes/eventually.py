@@ -11,7 +11,7 @@ T = TypeVar("T")
 PATIENCE_S = 60.0
 
 
-async def until(condition: Callable[[], object], what: str = "", within_s: float = 20.0) -> None:
+async def until(condition: Callable[[], object], what: str = "", within_s: float = 60.0) -> None:
     """Return once *condition* holds; fail, saying *what* did not happen, when it does not in time."""
     try:
         async with asyncio.timeout(within_s):
