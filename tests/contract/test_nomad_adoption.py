@@ -157,6 +157,17 @@ async def test_another_coordinator_goes_on_with_it(cluster: FakeCluster) -> None
     await cluster.until_phase("Completed", "hello")
 
 
+async def test_a_job_in_another_pool_is_refused(cluster: FakeCluster) -> None:
+    for name in ("m1", "m2"):
+        nomad(cluster).nodes[name].pool = "others"
+    nomad(cluster).register(plain_job(count=2, NodePool="others"))
+    await until(lambda: [a.client for a in nomad(cluster).of(KEY)] == ["failed"] * 2)
+    said = {why for agent in cluster.agents.values() for code, why in agent.finished.values() if code == 125}
+    assert said == {
+        'Job hello can\'t start as a gang: its node_pool is "others", and the coordinator places on machines of "gpu"'
+    }
+
+
 async def test_a_job_of_a_name_that_a_run_has_is_refused(cluster: FakeCluster) -> None:
     document = {
         "metadata": {"name": "hello"},

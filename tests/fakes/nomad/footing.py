@@ -35,7 +35,7 @@ class FakeNomadFooting:
             terms=Terms("gpu", version, self.disconnect_limit_s),
         )  # fmt: skip
         adoption = Adoption(
-            api=api, engine=engine, clock=clock, term=term, namespaces=("default",), look_s=0.2
+            api=api, engine=engine, clock=clock, term=term, namespaces=("default",), node_pool="gpu", look_s=0.2
         )  # fmt: skip
         return FakeNomadGround(engine, adoption, api, await engine.open())
 

@@ -62,7 +62,7 @@ class _Sight:
 class Adoption:
     """
     Args:
-        namespaces: Of the workspaces; a job of another one is refused.
+        namespaces, node_pool: Of the coordinator; a job of others is refused.
         term: Of this coordinator.
     """
 
@@ -74,6 +74,7 @@ class Adoption:
         clock: Clock,
         term: int,
         namespaces: Collection[str],
+        node_pool: str,
         grace_s: float = GRACE_S,
         look_s: float = LOOK_S,
     ) -> None:
@@ -82,6 +83,7 @@ class Adoption:
         self._clock = clock
         self._term = term
         self._namespaces = frozenset(namespaces)
+        self._node_pool = node_pool
         self._grace_s = grace_s
         self._look_s = look_s
         self._woken = asyncio.Event()
@@ -167,6 +169,11 @@ class Adoption:
                     f"Job {job.id} can't start as a gang: its namespace {job.namespace} is no workspace of the "
                     f"coordinator, which has {', '.join(sorted(self._namespaces))}"
                 )
+            if (pool := job.document.get("NodePool") or "default") != self._node_pool:
+                raise InvalidRequest(
+                    f'Job {job.id} can\'t start as a gang: its node_pool is "{pool}", and the coordinator places on '
+                    f'machines of "{self._node_pool}"'
+                )
             if not found.count:
                 return False
             spec = document(job, found, found.count, self._engine.shares_per_core(a.node for a in came))
@@ -195,9 +202,8 @@ class Adoption:
     ) -> list[tuple[str, wire.SlotStatus]]:
         """With their machines."""
         return [
-            (machine, status)
+            (self._engine.machine_of(allocation.node) or allocation.node_name, status)
             for allocation in came
-            if (machine := self._engine.machine_of(allocation.node)) is not None
             for ref, status in waiting.items()
             if ref.startswith(f"{allocation.id}/")
         ]

@@ -52,7 +52,14 @@ class NomadFooting:
             # It may act all the same: what runs is looked after over the agents' links.
             _log.warning("no_nodes reason=%r", str(error))
             expected = frozenset()
-        adoption = Adoption(api=self.api, engine=engine, clock=clock, term=term, namespaces=self.workspaces)
+        adoption = Adoption(
+            api=self.api,
+            engine=engine,
+            clock=clock,
+            term=term,
+            namespaces=self.workspaces,
+            node_pool=self.terms.node_pool,
+        )
         return NomadGround(engine, adoption, self.store, self.office, expected)
 
 
