@@ -164,7 +164,7 @@ async def test_a_job_in_another_pool_is_refused(cluster: FakeCluster) -> None:
     await until(lambda: [a.client for a in nomad(cluster).of(KEY)] == ["failed"] * 2)
     said = {why for agent in cluster.agents.values() for code, why in agent.finished.values() if code == 125}
     assert said == {
-        'Job hello can\'t start as a gang: its node_pool is "others", and the coordinator places on machines of "gpu"'
+        "Job hello can't start as a gang: its node_pool is others, and the coordinator places on machines of gpu"
     }
 
 

@@ -88,7 +88,11 @@ def test_one_that_is_late_is_told_to_those_that_wait(gangs: NomadGangs) -> None:
         waiting = eventually(
             lambda: next((a for a in gangs.cluster.allocations("late") if a["NodeName"] != "m-4"), None), "it is placed"
         )
-        eventually(lambda: "Starting together: 3 of 4 ready" in gangs.told(waiting["ID"]), "its peers are told")
+        wanted = "Starting together: 3 of 4 ready"
+        try:
+            eventually(lambda: wanted in gangs.told(waiting["ID"]), "its peers are told")
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{gangs.told(waiting['ID'])}\n{gangs.story('late')}") from None
         assert diary.lines() == []
     gangs.running("late", diary)
     diary.finish()
@@ -207,9 +211,9 @@ def test_a_coordinator_that_is_killed_goes_on_with_what_it_has_adopted(gangs: No
     [
         ({"count": 1}, "count of group g is 1: a gang has 2 workers or more"),
         ({"more": "group"}, "it has 2 groups: all workers of a gang are one group, with count"),
-        ({"hosts": False}, "write constraint"),
+        ({"hosts": False}, "write a constraint with operator distinct_hosts"),
         ({"restart": "attempts = 3"}, "write restart"),
-        ({"kind": "service"}, 'write type = "batch"'),
+        ({"kind": "service"}, "its type is service: a gang ends when its workers have, so right is batch"),
         ({"meta": "Gnag"}, 'meta astra_start is "Gnag": right is "Gang"'),
     ],
     ids=["count", "groups", "hosts", "restart", "type", "meta"],
