@@ -50,6 +50,7 @@ client {{
     "fingerprint.denylist" = "env_aws,env_gce,env_azure,env_digitalocean,consul,vault"
   }}
 }}
+plugin "raw_exec" {{ config {{ enabled = true }} }}
 plugin "astra-nomad-driver" {{ config {{ socket = "{socket}" allow_mounts = {mounts} }} }}
 plugin "astra-nomad-device" {{ config {{ socket = "{socket}" }} }}
 """
@@ -284,6 +285,7 @@ class NomadCluster:
         self.clients = [Client(self, number) for number in range(1, clients + 1)]
         self._server: subprocess.Popen[bytes] | None = None
         self._can_cut = False
+        self._cut: set[str] = set()
 
     def agent_settings(self, folder: Path) -> dict[str, Any]:
         settings = self._agents
@@ -297,7 +299,9 @@ class NomadCluster:
         return {**settings, "facts_file": str(folder / "facts.json")}
 
     def cut(self, machine: str, *, off: bool) -> None:
-        """What this machine's agent says to the coordinator gets nowhere, without a word."""
+        """What this machine's agent says to the coordinator gets nowhere, without a word. Idempotent."""
+        if (machine in self._cut) == off:
+            return
         if not self._can_cut:
             # The kernel looks at its own addresses first, before any rule of ours.
             self._in(("ip", "rule", "add", "pref", "100", "lookup", "local"))
@@ -305,6 +309,7 @@ class NomadCluster:
             self._can_cut = True
         rule = ("pref", "10", "to", link_address(machine), "blackhole")
         self._in(("ip", "rule", "add" if off else "del", *rule))
+        self._cut ^= {machine}
 
     def start(self) -> None:
         namespaces.make(self.netns)

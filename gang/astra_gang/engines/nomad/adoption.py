@@ -228,7 +228,7 @@ class Adoption:
         if asked is None:
             return False
         if asked.keep:
-            why = "A machine of the gang is lost, and Nomad chooses machines for all of it: it is placed anew"
+            why = "A gang that was adopted is placed as a whole: all of it is given back and placed anew"
             await desk.post(uid, NotPlaced(asked.reservation, why))
             return True
         if self._engine.is_clearing(JobKey(job.namespace, job.id)):
