@@ -214,6 +214,16 @@ class Client:
                 found.append(int(path.parent.name))
         return sorted(found)
 
+    def kill_plugins(self, *names: str) -> None:
+        """
+        Returns once they are gone, also as zombies: where the first process reaps orphans now and then only, a client
+        that starts meanwhile takes a dead plugin for one that lives, fails to recover its tasks, and starts them again.
+        """
+        pids = [pid for name in names or _PLUGINS[:1] for pid in self.plugin_pids(name)]
+        for pid in pids:
+            os.kill(pid, 9)
+        eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "the plugins are gone")
+
     def kill_client(self) -> None:
         if self._process is not None:
             self._process.kill()
@@ -233,9 +243,7 @@ class Client:
     def reboot(self) -> None:
         """Agent, containerd, client, plugins and all containers are gone at once, and start again."""
         self.kill_client()
-        for name in _PLUGINS:
-            for pid in self.plugin_pids(name):
-                os.kill(pid, 9)
+        self.kill_plugins(*_PLUGINS)
         self.kill_log_readers()
         self.agent.end_machine()
         asyncio.run(self.agent.containerd.start())

@@ -201,8 +201,7 @@ class NomadGangs(RunsOverHttp):
             client.kill_client()
             client.start_client()
         elif victim == "driver":
-            for pid in client.plugin_pids():
-                os.kill(pid, signal.SIGKILL)
+            client.kill_plugins()
         elif victim == "containerd":
             client.agent.containerd.kill()
             asyncio.run(client.agent.containerd.start())
