@@ -335,7 +335,8 @@ class Agent:
         """What it wants is recorded and under way when this returns. Idempotent; None when it was taken."""
         slot = self._slots.get(directive.slot)
         if slot is None:
-            return SlotGone(slot=directive.slot)
+            # A sentence is nothing that has to be done: it says nothing of what the coordinator takes to be there.
+            return None if isinstance(directive, Tell) else SlotGone(slot=directive.slot)
         try:
             self._obey_term(directive.term)
             match directive:

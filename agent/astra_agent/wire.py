@@ -394,6 +394,8 @@ class Arm(Wire):
     names: RunNames | None = None
     """The attempt is armed only once the machine's name server answers for these; they are taken back with the slot."""
     placed: Placed = Placed()
+    worker: str = ""
+    """What the worker is called in this attempt, where its slot was made before anybody knew; empty: the request's."""
 
 
 class Names(Wire):

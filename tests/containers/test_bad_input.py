@@ -17,9 +17,10 @@ from typing import Any
 import pytest
 
 from astra_agent.look_ahead import SMALL_BYTES
-from tests.containers.gangs import DRIVE, Gangs, Json, gangs_on_a_cluster
+from tests.containers.gangs import Gangs, gangs_on_a_cluster
 from tests.containers.images import File, Image, push
 from tests.containers.registry import DebianRegistry, free_port
+from tests.runs_over_http import DRIVE, Json
 
 REFUSED = 2
 HUGE_BYTES = 100_000_000

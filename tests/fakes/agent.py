@@ -60,6 +60,8 @@ class FakeAgent(FakeAgentSocket):
         self.held: dict[str, FakeSlot] = {}
         self.started: Counter[tuple[str, int]] = Counter()
         self.wrong: list[str] = []
+        self.told: list[tuple[str, str]] = []
+        """Slot and sentence."""
         self.slow = False
         self.stubborn = False
         self.welcomes: list[int] = []
@@ -179,6 +181,9 @@ class FakeAgent(FakeAgentSocket):
             port=29500 if held.phase == "ready" else None,
             term=held.term,
             attempts=tuple(held.attempts[number] for number in sorted(held.attempts)),
+            engine_ref=held.request.engine_ref,
+            incarnation=held.request.incarnation,
+            starts=held.request.starts,
         )
 
     def forget_everything(self) -> None:
@@ -201,7 +206,8 @@ class FakeAgent(FakeAgentSocket):
     async def obey(self, directive: wire.Directive) -> None:
         held = self.held.get(directive.slot)
         if held is None:
-            await self._send(self._socket, wire.SlotGone(slot=directive.slot))
+            if not isinstance(directive, wire.Tell):
+                await self._send(self._socket, wire.SlotGone(slot=directive.slot))
             return
         if directive.term < held.term:
             self.wrong.append(f"{directive.kind} of term {directive.term} after {held.term}")
@@ -223,6 +229,9 @@ class FakeAgent(FakeAgentSocket):
                         self._move(held, number, "exited", code=143)
             case wire.Finish(code=code, reason=reason):
                 self.finish(directive.slot, code, reason)
+            case wire.Tell(sentence=sentence):
+                self.told.append((directive.slot, sentence))
+                return
             case _:
                 return
         await self.report(directive.slot)

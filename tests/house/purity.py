@@ -56,6 +56,7 @@ PURE = (
     "astra_gang.engines.nomad.documents",
     "astra_gang.engines.nomad.job",
     "astra_gang.engines.nomad.machines",
+    "astra_gang.engines.nomad.plain",
     "astra_gang.engines.nomad.refusals",
     "astra_gang.engines.nomad.whole",
     "astra_gang.environment",
