@@ -12,10 +12,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from astra_agent.errors import Conflict, NotFound
+from astra_agent.errors import NotFound
 from astra_gang.clock import Clock
 from astra_gang.core import Event, Phase, RunState, Tell, step
 from astra_gang.core.decisions import Ignore
+from astra_gang.same_names import check_names
 from astra_gang.store import Batch, RunEvent, RunRecord
 
 _log = logging.getLogger(__name__)
@@ -103,13 +104,12 @@ class Draft:
         A new run.
 
         Raises:
-            Conflict: One of this name has not ended.
+            Conflict: One of this name has not ended, or a name of the run is that of another run or of its worker.
         """
         state = run.state
-        if any((r.state.workspace, r.state.name) == (state.workspace, state.name) for r in self.live()):
-            raise Conflict(
-                f"run {state.name} in workspace {state.workspace} has not ended: stop it first, or choose another name"
-            )
+        for other in self.live():
+            if other.state.workspace == state.workspace:
+                check_names(state, other.state)
         self._changed[state.uid] = run
         self._tell(state, Tell("Submitted"))
 

@@ -133,6 +133,14 @@ async def test_a_second_live_run_of_a_name_is_refused(cluster: FakeCluster) -> N
     assert answer["error"]["message"].startswith("run llama in workspace default has not ended")
 
 
+async def test_a_run_that_is_called_like_another_ones_worker_is_refused(cluster: FakeCluster) -> None:
+    await run_of_two(cluster)
+    status, answer = await cluster.request("POST", "jobs", json=document("llama-1", machines=1))
+    assert (status, answer["error"]["code"]) == (409, "Conflict")
+    assert answer["error"]["message"].startswith("run llama-1 would have the name of worker llama-1 of run llama")
+    assert (await cluster.request("POST", "jobs", json=document("llama-2", machines=1)))[0] == 201
+
+
 async def test_of_two_submits_at_the_same_moment_one_wins(cluster: FakeCluster) -> None:
     answers = await asyncio.gather(*(cluster.request("POST", "jobs", json=document()) for _ in range(5)))
     assert sorted(status for status, _ in answers) == [201, 409, 409, 409, 409]

@@ -169,6 +169,8 @@ async def test_a_lost_machine_is_replaced_once_its_agent_must_have_stopped_its_w
     await asyncio.sleep(0.1)
     assert attempts_running(cluster) == [0, 0, 0, 0]
     lost.held[slot].attempts.clear()  # by itself, as its agent does when its lease is over
+    for agent in cluster.agents.values():
+        await agent.lease(1)
     cluster.clock.advance(2)
     await until(lambda: attempts_running(cluster) == [1, 1, 1, 1])
     taken = cluster.run().state.workers[2].slot

@@ -66,6 +66,7 @@ PURE = (
     "astra_gang.plan",
     "astra_gang.quantities",
     "astra_gang.ranks",
+    "astra_gang.same_names",
     "astra_gang.shape",
     "astra_gang.shortage",
     "astra_gang.sightings",

@@ -311,6 +311,7 @@ class NomadEngine:
                 node=node,
                 facts=seen.facts if seen is not None else None,
                 connected=seen is not None and seen.connected,
+                silent=self._roster.is_silent(name),
                 entries=tuple(entries),
                 others=tuple(others),
             )
