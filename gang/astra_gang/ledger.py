@@ -89,6 +89,8 @@ class Draft:
         self.now = clock.now()
         self._changed: dict[str, RunRecord] = {}
         self._events: dict[str, list[RunEvent]] = defaultdict(list)
+        self.said: list[tuple[str, Tell]] = []
+        """By uid, in order."""
 
     def get(self, uid: str) -> RunRecord | None:
         return self._changed.get(uid) or self._ledger.get(uid)
@@ -148,6 +150,7 @@ class Draft:
         return tuple(ended[: max(0, len(ended) - self._runs_kept)])
 
     def _tell(self, state: RunState, tell: Tell) -> None:
+        self.said.append((state.uid, tell))
         events = self._events[state.uid]
         last = events[-1].id if events else self._ledger.last_event(state.uid)
         events.append(

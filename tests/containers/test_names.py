@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 
 from tests.containers.dev_cluster import DevCluster
-from tests.containers.gangs import DRIVE, Gangs, Json
+from tests.containers.gangs import Gangs
 from tests.containers.images import Image
+from tests.runs_over_http import DRIVE, Json
 
 PYTHON = str(Path(sys.executable).resolve())
 NAMES = 'echo "own $(getent ahostsv4 "$(hostname)" | cut -d" " -f1 | sort -u)"; echo "leader $MASTER_ADDR"'
