@@ -23,6 +23,7 @@ from astra_gang.link import Links
 from astra_gang.loop import Loop, Settings
 from astra_gang.naming import Naming
 from astra_gang.probing import Probing
+from astra_gang.prover import Prover
 from astra_gang.roster import Roster
 from astra_gang.store import Loaded
 from astra_gang.streams import Streams
@@ -39,6 +40,7 @@ class Parts:
     ground: Ground
     loop: Loop
     links: Links
+    prover: Prover
     app: web.Application
 
     @property
@@ -79,14 +81,18 @@ async def assemble(
         machines=ground.expected,
         term=term,
     )
-    return Parts(ground, loop, links, api.application(links, streams, operator))
+    prover = Prover(roster=roster, streams=streams, post=loop.post)
+    return Parts(ground, loop, links, prover, api.application(links, streams, operator))
 
 
 @contextlib.asynccontextmanager
 async def serving(parts: Parts, sockets: Sequence[socket.socket]) -> AsyncIterator[None]:
     """The coordinator runs inside the block. What breaks one part ends them all, and the block."""
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(parts.ground.run(parts.links)), group.create_task(parts.loop.run(parts.links))]
+        tasks = [
+            group.create_task(parts.ground.run(parts.links)),
+            group.create_task(parts.loop.run(parts.links, parts.prover)),
+        ]
         try:
             async with _served(parts, sockets):
                 yield
