@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from astra_agent.errors import AstraError
 from astra_agent.wire import ProbeRequest
+from astra_gang import witness
 from astra_gang.core import Prove, Proved, outstanding
 from astra_gang.core.proof import is_proving
 from astra_gang.performer import Post
@@ -25,7 +26,7 @@ from astra_netprobe import plan, settings, ways
 from astra_netprobe.channel import Channel, Silent
 from astra_netprobe.conductor import Conductor
 from astra_netprobe.readings import Evidence
-from astra_netprobe.verdict import Verdict, judge
+from astra_netprobe.verdict import Verdict
 from astra_netprobe.ways import SocketChannel, Way
 
 _log = logging.getLogger(__name__)
@@ -109,8 +110,10 @@ class Prover:
         limit_s = run.state.policy.prove_s
         for turn in range(TRIES):
             await self._connected(decision.machines)
-            async with self._turns.on(decision.machines):
-                verdict, took_part = await self._measure(decision.machines, limit_s)
+            third = self._witness(run, decision.machines) if turn == 0 else None
+            taking_part = (*decision.machines, third) if third is not None else decision.machines
+            async with self._turns.on(taking_part):
+                verdict, took_part = await self._measure(taking_part, third, limit_s)
             if took_part or turn == TRIES - 1:
                 break
             _log.warning("proof_again run=%s reason=%r", run.state.name, verdict.sentence)
@@ -128,8 +131,19 @@ class Prover:
         finally:
             self._roster.changes.remove(came.set)
 
-    async def _measure(self, machines: Sequence[str], limit_s: float) -> tuple[Verdict, bool]:
-        """The verdict, and whether every machine took part to the end, so that another try would say no more."""
+    def _witness(self, run: RunRecord, machines: Sequence[str]) -> str | None:
+        seen = {name: found for name in self._roster.names() if (found := self._roster.get(name)) is not None}
+        unfit = {machine for machine, _ in run.state.avoid} | self._turns.busy
+        idle = [
+            found.facts
+            for name, found in seen.items()
+            if found.connected and not found.slots and name not in unfit and self._roster.withdrawn(name) is None
+        ]
+        chosen = witness.choose([seen[name].facts for name in machines if name in seen], idle)
+        return None if chosen is None else chosen.name
+
+    async def _measure(self, machines: Sequence[str], third: str | None, limit_s: float) -> tuple[Verdict, bool]:
+        """The verdict, and whether all was done for it: every machine took part, and it is not for a witness's sake."""
         conductor: Conductor | None = None
         is_over = False
         try:
@@ -141,11 +155,11 @@ class Prover:
         if conductor is None:
             return Verdict("unmeasured", f"the ways to the machines could not be opened in {limit_s:g} s"), False
         evidence = conductor.evidence
-        verdict = judge(evidence)
+        verdict = witness.verdict(evidence, third)
         if verdict.state == "sound" and (is_over or _is_open(evidence)) and _has_suspects(evidence):
             why = f"some link seems slow, but the time of {limit_s:g} s was over before it was known which"
             return replace(verdict, state="unmeasured", sentence=why), True
-        return verdict, verdict.state != "unmeasured" or not evidence.absent
+        return verdict, verdict.state != "unmeasured" or not (evidence.absent or third)
 
     def _way(self, machine: str) -> Way:
         seen = self._roster.get(machine)
@@ -166,21 +180,21 @@ class Prover:
 
 
 class _Turns:
-    """On each machine one at a time."""
+    """On each machine one at a time. *busy*: those that have one now."""
 
     def __init__(self) -> None:
-        self._busy: set[str] = set()
+        self.busy: set[str] = set()
         self._freed = asyncio.Condition()
 
     @asynccontextmanager
     async def on(self, machines: Collection[str]) -> AsyncIterator[None]:
         async with self._freed:
-            await self._freed.wait_for(lambda: self._busy.isdisjoint(machines))
-            self._busy.update(machines)
+            await self._freed.wait_for(lambda: self.busy.isdisjoint(machines))
+            self.busy.update(machines)
         try:
             yield
         finally:
-            self._busy.difference_update(machines)
+            self.busy.difference_update(machines)
             async with self._freed:
                 self._freed.notify_all()
 

@@ -121,6 +121,20 @@ async def test_without_another_machine_the_run_says_why_it_waits(cluster: FakeCl
     await complete(cluster, 5)
 
 
+@pytest.mark.parametrize(("slow", "runs_on"), [("m2", {"m1", "m3"}), ("m3", {"m1", "m2"})])
+async def test_a_run_of_two_has_an_idle_machine_for_a_witness(
+    cluster: FakeCluster, slow: str, runs_on: set[str]
+) -> None:
+    """Two that are slow alike can't tell whose link it is; what is wrong with the witness is not the run's business."""
+    slow_down(cluster, slow)
+    await submit(cluster, 2)
+    await cluster.until_phase("running")
+    assert {cluster.slot(f"llama-{rank}")[0].name for rank in range(2)} == runs_on
+    said = await cluster.sentences()
+    assert any(s.startswith("The network is proved: 2 machines are sound: ") for s in said)
+    await complete(cluster, 2)
+
+
 async def test_a_coordinator_that_starts_again_proves_anew(cluster: FakeCluster) -> None:
     hold_probes(cluster)
     await submit(cluster)

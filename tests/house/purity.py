@@ -69,6 +69,7 @@ PURE = (
     "astra_gang.sightings",
     "astra_gang.slurm",
     "astra_gang.spec",
+    "astra_gang.witness",
     "astra_netprobe.greeting",
     "astra_netprobe.halves",
     "astra_netprobe.localise",
