@@ -71,6 +71,12 @@ def test_a_single_pair_that_fails_names_both_ends() -> None:
     assert verdict.sentence.startswith("a connection from m-1 to m-3 is dropped")
 
 
+def test_of_a_pair_that_fails_in_both_directions_one_has_to_go() -> None:
+    reaches = (Reach("m-1", "m-3", "silent"), Reach("m-3", "m-1", "silent"))
+    verdict = judge(replace(SOUND, reaches=reaches))
+    assert len(verdict.blamed) == 1 and len(verdict.more) == 1
+
+
 def test_a_machine_that_neither_reaches_nor_is_reached_is_cut_off() -> None:
     pairs = [(one, other) for one in FOUR for other in FOUR if one != other]
     reaches = tuple(Reach(*pair, "silent" if "m-2" in pair else "reached") for pair in pairs)
