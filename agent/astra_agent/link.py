@@ -53,6 +53,8 @@ class Link:
         self._lease = lease
         self._streams = Streams(agent, dialer)
         self._backoff_s = _BACKOFF_FIRST_S
+        self.trouble = "not linked to the coordinator yet"
+        """Why there is no connection; empty while there is one."""
 
     async def run(self) -> None:
         """For ever."""
@@ -64,6 +66,7 @@ class Link:
                 try:
                     await self._connect()
                 except AstraError as error:
+                    self.trouble = str(error)
                     if str(error) != said:
                         said = str(error)
                         log.warning("link_lost reason=%r", said)
@@ -77,6 +80,7 @@ class Link:
         try:
             session = await self._greet(connection)
             log.info("link_up limit_s=%g", session.limit_s)
+            self.trouble = ""
             self._backoff_s = _BACKOFF_FIRST_S
             await first_of(session.receive(), session.send_reports(), session.send_leases(), session.send_facts())
         except (aiohttp.ClientError, OSError) as error:

@@ -23,6 +23,7 @@ from astra_agent.containerd.registry_hosts import RegistryConfig
 from astra_agent.daemon import serve
 from astra_agent.errors import AstraError, handling
 from astra_agent.runtime import Containers, Images
+from astra_agent.service_manager import ServiceManager, told
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     _log_to_stderr(options.log_level)
     try:
-        asyncio.run(_run(load(options.config)))
+        with told() as manager:
+            asyncio.run(_run(load(options.config), manager))
     except AstraError as error:
         print(f"astra-agent: {error}", file=sys.stderr)
         return handling(error).exit
@@ -56,13 +58,13 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-async def _run(config: AgentConfig) -> None:
+async def _run(config: AgentConfig, manager: ServiceManager) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with adapters(config) as (containers, images):
-        await serve(config, containers, images, stop)
+        await serve(config, containers, images, stop, manager)
 
 
 @contextlib.asynccontextmanager

@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from astra_agent import processes
 from astra_agent.config import AgentConfig
 from astra_agent.errors import HostFault
 from astra_agent.name_places import PORT
@@ -63,7 +64,10 @@ def settings(config: AgentConfig) -> Message:
 
 
 def start(config: AgentConfig, control: Path) -> NameProcess:
-    """`python -m astra_dns` in a session of its own, its output added to a log in state_dir. Raises: HostFault."""
+    """
+    `python -m astra_dns` in a session and a cgroup of its own, so that a service manager which stops the agent leaves
+    it; its output is added to a log in state_dir. Raises: HostFault.
+    """
     words = ["--control", str(control), "--zone", config.zone, "--server", config.name_server]
     for upstream in config.upstreams:
         words += ["--upstream", upstream]
@@ -78,4 +82,5 @@ def start(config: AgentConfig, control: Path) -> NameProcess:
         pid = os.posix_spawn(command[0], command, os.environ, file_actions=actions, setsid=True)
     except OSError as error:
         raise HostFault(f"the name server can't be started: {error.strerror}") from error
+    processes.move_to_cgroup(pid, f"{config.cgroup_parent.rstrip('/')}/names")
     return NameProcess(pid, log_path)

@@ -22,6 +22,7 @@ from pathlib import Path
 from astra_agent import name_asking, name_findings, name_process, network, wire
 from astra_agent.config import AgentConfig
 from astra_agent.errors import HostFault, NotFound
+from astra_agent.name_keeping import KeptSockets
 from astra_agent.name_places import PORT, Place, free_place, make_sockets
 from astra_agent.name_telling import Told, tell
 from astra_agent.names import metrics_of
@@ -54,10 +55,12 @@ class NameServer:
 
     Args:
         linger_s: How long the server goes on without a slot.
+        kept: Sockets that outlive this agent and its server.
     """
 
-    def __init__(self, config: AgentConfig, linger_s: float = LINGER_S) -> None:
+    def __init__(self, config: AgentConfig, linger_s: float = LINGER_S, kept: KeptSockets | None = None) -> None:
         self._config = config
+        self._kept = kept or KeptSockets()
         self._linger_s = linger_s
         self._path = config.state_dir / "names.sock"
         self._places: dict[Place, _Wanted] = {}
@@ -92,7 +95,7 @@ class NameServer:
             wanted.slots.add(slot)  # before any wait: a place without slots goes with the next slot that is withdrawn
             if not wanted.sockets:
                 try:
-                    wanted.sockets = self._back_from_retired(place) or await make_sockets(place)
+                    wanted.sockets = self._back_from_retired(place) or await self._sockets_of(place)
                 except (OSError, HostFault) as error:
                     self._places.pop(place, None)
                     self._say_unserved(place, error)
@@ -158,6 +161,12 @@ class NameServer:
                 return sockets
         return ()
 
+    async def _sockets_of(self, place: Place) -> tuple[socket.socket, ...]:
+        return self._kept.claim(place) or await make_sockets(place)
+
+    def _keep(self) -> None:
+        self._kept.keep({place: wanted.sockets for place, wanted in self._places.items()})
+
     def _place(self, workspace: str, netns: Path | None) -> Place | None:
         first = self._config.name_server
         if netns is not None and netns != self._config.netns:
@@ -194,6 +203,7 @@ class NameServer:
             held = [*(wanted.sockets for wanted in self._places.values()), *(sockets for _, sockets in self._retired)]
             for one in itertools.chain.from_iterable(held):
                 one.close()
+            self._kept.close()
 
     async def _attend(self) -> None:
         """One server's life, or a time without one. Raises: OSError when the server is gone, HostFault."""
@@ -208,6 +218,7 @@ class NameServer:
                 self._changed.clear()
                 wanted, needed = self._wanted, bool(self._places)
                 await self._make_missing()
+                self._keep()
                 retired = tuple(self._retired)
                 told = await asyncio.to_thread(tell, client, told, self._now())
                 self._show = await asyncio.to_thread(client.show)
@@ -226,6 +237,7 @@ class NameServer:
         self._show = {}
         while not self._places:
             self._changed.clear()
+            self._keep()
             await self._say_done(self._wanted)
             await self._let_go(tuple(self._retired))
             await self._changed.wait()
@@ -290,7 +302,7 @@ class NameServer:
                 if wanted.sockets or place not in self._places:
                     continue
                 try:
-                    wanted.sockets = await make_sockets(place)
+                    wanted.sockets = await self._sockets_of(place)
                 except (OSError, HostFault) as error:
                     self._say_unserved(place, error)
 

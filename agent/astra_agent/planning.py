@@ -27,7 +27,7 @@ async def plan(tools: Tools, record: SlotRecord, attempt: AttemptRecord, files: 
         HostFault: the slot is not prepared, a file can't be written, a device has gone.
         InvalidRequest: what is asked for is not on this machine.
     """
-    prepared, request, logs = record.prepared, record.request, tools.logs
+    prepared, request, logs = record.prepared, record.request_of(attempt), tools.logs
     if prepared is None:
         raise HostFault(f"slot {request.slot} is not prepared")
     edits = await _attached(tools, request, attempt)

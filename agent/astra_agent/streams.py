@@ -22,6 +22,7 @@ from astra_agent.wire import (
     ExecRequest,
     InventoryRequest,
     LogsRequest,
+    LookAheadRequest,
     Lookup,
     LookupRequest,
     OpenStream,
@@ -73,6 +74,8 @@ class Streams:
                         await connection.send_str((await self._lookup(request)).model_dump_json())
                     case InventoryRequest():
                         await connection.send_str(dump(self._agent.inventory))
+                    case LookAheadRequest() as request:
+                        await connection.send_str((await self._agent.look_ahead(request.request)).model_dump_json())
                     case ProbeRequest():
                         await self._probes.serve(connection)
             except asyncio.CancelledError:

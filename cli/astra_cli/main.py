@@ -15,7 +15,7 @@ from typing import NoReturn
 import click
 
 from astra_agent.errors import AstraError, first_of, handling
-from astra_cli.commands import act, completion, demo, dev, dns, doctor, drills, look, machine, netcheck, run
+from astra_cli.commands import act, completion, demo, dev, dns, doctor, drills, install, look, machine, netcheck, run
 from astra_cli.output import complain
 
 INTERRUPTED = 130
@@ -37,6 +37,7 @@ for _command in (run.run, look.status, look.ranks, look.events, look.logs, act.e
     astraeus.add_command(_command)
 for _command in (
     dev.dev, doctor.doctor, machine.capture, dns.dns, completion.completion, demo.demo, netcheck.netcheck,
+    install.agent, install.coordinator, install.on_nomad,
 ):  # fmt: skip
     cli.add_command(_command)
 for _command in (drills.link, drills.port, drills.kill, drills.start):

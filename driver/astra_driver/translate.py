@@ -120,8 +120,11 @@ def _reserved(task: TaskConfig, text: str) -> SlotRequest:
 
 
 def is_gang(env: Mapping[str, str]) -> bool:
-    """Whether a coordinator starts this task together with others."""
-    return _meta(env, "astra_start").lower() == "gang"
+    """Whether a coordinator starts this task together with others. Raises: InvalidRequest."""
+    said = _meta(env, "astra_start")
+    if said.lower() not in ("", "gang"):
+        raise InvalidRequest(f'meta astra_start is "{said}": right is "Gang", or no such meta', "astra_start")
+    return bool(said)
 
 
 def _meta(env: Mapping[str, str], key: str) -> str:

@@ -14,6 +14,7 @@ from astra_agent.wire import lease_every_s
 from astra_gang.api import Api
 from astra_gang.clock import Clock
 from astra_gang.config import Config
+from astra_gang.desk import Desk
 from astra_gang.engine import Engine
 from astra_gang.follow import Follow
 from astra_gang.footing import Footing, Ground
@@ -42,10 +43,17 @@ class Parts:
     links: Links
     prover: Prover
     app: web.Application
+    desk: Desk
+    term: int
 
     @property
     def engine(self) -> Engine:
         return self.ground.engine
+
+    def status(self) -> str:
+        """For whoever asks the service manager: `term 4, 12 live runs, 16 machines linked`."""
+        live, linked = len(tuple(self.loop.ledger.live())), len(self.links.connected())
+        return f"term {self.term}, {_counted(live, 'live run')}, {_counted(linked, 'machine')} linked"
 
 
 async def assemble(
@@ -61,7 +69,7 @@ async def assemble(
         engine=engine,
         roster=roster,
         ledger=Ledger(loaded.runs, loaded.last_event),
-        settings=Settings(term, config.disconnect_limit_s, config.lost_margin_s, config.runs_kept),
+        settings=Settings(term, config.disconnect_limit_s, config.lost_margin_s, config.runs_kept, footing.shared),
         machines=ground.expected,
     )
     limit_s = config.disconnect_limit_s
@@ -73,7 +81,9 @@ async def assemble(
         clock=clock,
         engine=engine,
         loop=loop,
-        intake=Intake(clock=clock, engine=engine, loop=loop, drives=config.drives, settings=config.policy),
+        intake=Intake(
+            clock=clock, engine=engine, loop=loop, streams=streams, drives=config.drives, settings=config.policy
+        ),
         follow=Follow(clock=clock, store=store, loop=loop, streams=streams),
         naming=Naming(loop=loop, streams=streams),
         probing=Probing(engine, streams),
@@ -81,8 +91,9 @@ async def assemble(
         machines=ground.expected,
         term=term,
     )
+    desk = Desk(clock=clock, loop=loop, settings=config.policy)
     prover = Prover(roster=roster, streams=streams, post=loop.post)
-    return Parts(ground, loop, links, prover, api.application(links, streams, operator))
+    return Parts(ground, loop, links, prover, api.application(links, streams, operator), desk, term)
 
 
 @contextlib.asynccontextmanager
@@ -90,7 +101,7 @@ async def serving(parts: Parts, sockets: Sequence[socket.socket]) -> AsyncIterat
     """The coordinator runs inside the block. What breaks one part ends them all, and the block."""
     async with asyncio.TaskGroup() as group:
         tasks = [
-            group.create_task(parts.ground.run(parts.links)),
+            group.create_task(parts.ground.run(parts.links, parts.desk)),
             group.create_task(parts.loop.run(parts.links, parts.prover)),
         ]
         try:
@@ -114,3 +125,7 @@ async def _served(parts: Parts, sockets: Sequence[socket.socket]) -> AsyncIterat
     finally:
         await parts.links.close()
         await runner.cleanup()
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

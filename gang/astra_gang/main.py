@@ -6,21 +6,23 @@ import argparse
 import asyncio
 import contextlib
 import logging
-import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 from astra_agent.errors import AstraError, handling
-from astra_gang.assembly import assemble, serving
+from astra_agent.service_manager import ServiceManager, told
+from astra_gang.assembly import Parts, assemble, serving
 from astra_gang.clock import BoottimeClock
 from astra_gang.config import Config, load
 from astra_gang.footing import open_footing
 from astra_gang.listening import listening_socket
 from astra_gang.tokens import read_token
+
+_STANDBY_S = 10.0
+_WAITS = "waits: another coordinator is active, or Nomad does not answer"
 
 _log = logging.getLogger("astra_gang.main")  # also when it is run as a script
 
@@ -33,26 +35,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     _start_logging(options.debug)
     try:
-        asyncio.run(_main(load(options.config)))
+        with told() as manager:
+            asyncio.run(_main(load(options.config), manager))
     except AstraError as error:
         print(f"astra-coordinator: {error}", file=sys.stderr)
         return handling(error).exit
     return 0
 
 
-async def _main(config: Config) -> None:
+async def _main(config: Config, manager: ServiceManager) -> None:
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    async with coordinator(config):
-        notify("READY=1")
-        await stopping.wait()
-        notify("STOPPING=1")
-        _log.info("stopping")
+    serving: asyncio.Future[Parts] = asyncio.get_running_loop().create_future()
+    watched = asyncio.create_task(_watched(manager, serving))
+    try:
+        async with coordinator(config) as parts:
+            serving.set_result(parts)
+            manager.ready(parts.status())
+            await stopping.wait()
+            manager.stopping()
+            _log.info("stopping")
+    finally:
+        watched.cancel()
+
+
+async def _watched(manager: ServiceManager, serving: asyncio.Future[Parts]) -> None:
+    """One that waits for the office of another does what it is there for: it is ready, and says that it waits."""
+    await asyncio.wait([serving], timeout=_STANDBY_S)
+    if not serving.done():
+        manager.ready(_WAITS)
+    await manager.watched(lambda: serving.result().status() if serving.done() else _WAITS)
 
 
 @contextlib.asynccontextmanager
-async def coordinator(config: Config) -> AsyncIterator[None]:
+async def coordinator(config: Config) -> AsyncIterator[Parts]:
     """
     A coordinator that serves inside the block. Workers go on when it ends, in whatever way.
 
@@ -74,21 +91,7 @@ async def coordinator(config: Config) -> AsyncIterator[None]:
         )
         await stack.enter_async_context(serving(parts, sockets))
         _log.info("serving term=%d runs=%d listen=%s", term, len(loaded.runs), _where(config))
-        yield
-
-
-def notify(message: str) -> None:
-    """Tell systemd, when it started us and wants to know (sd_notify)."""
-    where = os.environ.get("NOTIFY_SOCKET")
-    if not where:
-        return
-    address = "\0" + where[1:] if where.startswith("@") else where
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as told:
-            told.connect(address)
-            told.sendall(message.encode())
-    except OSError as error:
-        _log.warning("not_notified socket=%s reason=%r", where, str(error))
+        yield parts
 
 
 def _where(config: Config) -> str:

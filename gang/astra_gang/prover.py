@@ -134,6 +134,7 @@ class Prover:
     def _witness(self, run: RunRecord, machines: Sequence[str]) -> str | None:
         seen = {name: found for name in self._roster.names() if (found := self._roster.get(name)) is not None}
         unfit = {machine for machine, _ in run.state.avoid} | self._turns.busy
+        unfit |= {name for name in seen if self._roster.is_silent(name)}
         idle = [
             found.facts
             for name, found in seen.items()

@@ -12,6 +12,7 @@ import aiohttp
 
 from astra_agent.config import AgentConfig
 from astra_agent.daemon import serve
+from astra_agent.service_manager import ServiceManager
 from astra_agent.wire import SlotRequest, SlotStatus
 from tests.agent.machine import BOUND_S, SLOT, request
 from tests.fakes.coordinator import TOKEN
@@ -34,11 +35,12 @@ class Daemon:
         self.containers = FakeContainers()
         self.images = FakeImages()
         self.stop = asyncio.Event()
+        self.manager = ServiceManager()
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         self.stop.clear()
-        self._task = asyncio.create_task(serve(self.config, self.containers, self.images, self.stop))
+        self._task = asyncio.create_task(serve(self.config, self.containers, self.images, self.stop, self.manager))
         async with asyncio.timeout(BOUND_S):
             while not await self._answers():
                 if self._task.done():

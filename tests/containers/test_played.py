@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from astra_cli.dev import files
-from tests.containers.dev_cluster import DevCluster, eventually
+from tests.containers.dev_cluster import DevCluster
+from tests.fakes.eventually import eventually
 
 HOSTS = Path(__file__).parents[1] / "fixtures" / "hosts"
 PORTS = ["mlx5_0", "mlx5_3", "mlx5_4", "mlx5_5", "mlx5_6", "mlx5_9", "mlx5_10", "mlx5_11"]

@@ -102,16 +102,25 @@ async def test_sigterm_ends_it_in_order(setup: Setup) -> None:
             assert await process.wait() == 0
 
 
-async def test_systemd_is_told_when_it_serves(setup: Setup) -> None:
+async def test_systemd_is_told_when_it_serves_that_it_lives_and_when_it_ends(setup: Setup) -> None:
     path = setup.folder / "notify"
+    heard: list[str] = []
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(str(path))
         listener.setblocking(False)
-        process = await setup.start(NOTIFY_SOCKET=str(path))
+        process = await setup.start(NOTIFY_SOCKET=str(path), WATCHDOG_USEC="25000000")
+
+        async def heard_of(start: str) -> None:
+            async with asyncio.timeout(60):
+                while not any(one.startswith(start) for one in heard):
+                    heard.append((await asyncio.get_running_loop().sock_recv(listener, 4096)).decode())
+
+        await heard_of("READY=1")
+        assert heard == ["READY=1\nSTATUS=term 1, 0 live runs, 0 machines linked"]
+        await heard_of("WATCHDOG=1")
+        process.send_signal(signal.SIGTERM)
+        await heard_of("STOPPING=1")
         async with asyncio.timeout(20):
-            assert await asyncio.get_running_loop().sock_recv(listener, 100) == b"READY=1"
-            process.send_signal(signal.SIGTERM)
-            assert await asyncio.get_running_loop().sock_recv(listener, 100) == b"STOPPING=1"
             await process.communicate()
 
 

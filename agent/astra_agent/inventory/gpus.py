@@ -143,8 +143,13 @@ def _health(reader: Reader, subject: str, answer: GpuReading) -> None:
         reader.found("fault", subject, f"the driver asks for {_RECOVERIES.get(answer.recovery, 'an action')}")
     if answer.links and answer.links[1] < answer.links[0]:
         reader.found("warning", subject, f"{answer.links[1]} of {answer.links[0]} NVLinks are up")
-    if answer.mig and not answer.mig_devices:
-        reader.found("warning", subject, "it is in MIG mode and has no MIG device: no program can use it")
+    if answer.mig:
+        cut = (
+            f"cut into {len(answer.mig_devices)} MIG devices" if answer.mig_devices else "in MIG mode, without a device"
+        )
+        reader.found(
+            "warning", subject, f"it is {cut}: no worker gets it, since workers get whole GPUs", "nvidia-smi -mig 0"
+        )
 
 
 def _lost(reader: Reader, present: tuple[str, ...], gpus: list[Gpu], failed: list[GpuReading]) -> tuple[LostGpu, ...]:

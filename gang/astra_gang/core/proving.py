@@ -40,15 +40,18 @@ def ask(state: RunState, now: float) -> Moved | None:
     sentence = sentences.proving(state)
     reason = state.reason if state.start_at > now else sentence
     state = replace(state, proof=Proof(slots=held(state), asked_at=now), reason=reason)
-    return state, [Tell(sentence, attempt=state.attempt)]
+    return state, [Tell(sentence, attempt=state.attempt, slots="if it lasts")]
 
 
 def _known(state: RunState, proof: Proof, verdict: str, sentence: str, blamed: tuple[str, ...]) -> Moved:
     proof = replace(proof, verdict=verdict, sentence=sentence, blamed=blamed if verdict == "sick" else ())
     said: list[Decision] = []
     if not proof.blamed:
-        level = "info" if verdict == "sound" else "warning"
-        said.append(Tell(sentences.proved(proof), attempt=state.attempt, level=level))
+        sentence = sentences.proved(proof)
+        if verdict == "sound":
+            said.append(Tell(sentence, attempt=state.attempt))
+        else:
+            said.append(Tell(sentence, attempt=state.attempt, level="warning", slots="at once"))
     return replace(state, proof=proof), said
 
 
@@ -69,7 +72,7 @@ def swap(state: RunState, now: float) -> Moved | None:
         why = sentences.faults_spent(proof.sentence, state.faults)
         return end(state, Outcome.FAILED, why, now, refused=never_ran(state))
     said: list[Decision] = [
-        Tell(proof.sentence, attempt=state.attempt, level="warning"),
+        Tell(proof.sentence, attempt=state.attempt, level="warning", slots="at once"),
         *(Tell(sentences.swaps(w, m), rank=w.rank, attempt=w.attempt, level="warning") for w, m in blamed),
     ]
     return replace_slots(state, {worker.rank for worker, _ in blamed}, proof.sentence, now), said

@@ -1,0 +1,3 @@
+"""
+What `astra … install` puts on a machine, and takes away again: plans say what belongs where, `placing` makes it so.
+"""

@@ -1,0 +1,29 @@
+# For whoever looks after the machines of the pool: drains them, makes them eligible again, rolls out the coordinator.
+#
+#   nomad acl policy apply astra-operator operator-policy.hcl
+
+# nomad node drain, nomad node eligibility: a drained machine is left by its gangs after their checkpoint.
+node {
+  policy = "write"
+}
+
+# nomad node pool apply gpu-pool.hcl
+node_pool "gpu" {
+  policy = "write"
+}
+
+namespace "default" {
+  capabilities = [
+    "submit-job", # nomad job run coordinator.nomad.hcl
+    "read-job",   # what became of it, and of the gangs' jobs
+    "list-jobs",
+    "read-logs",  # the coordinator's log says why something waits
+  ]
+
+  # Its tokens: nomad var put nomad/jobs/astra-coordinator
+  variables {
+    path "nomad/jobs/astra-coordinator" {
+      capabilities = ["write", "read", "destroy"]
+    }
+  }
+}
