@@ -198,13 +198,14 @@ class _Watch:
                 self.narrator.event(event, document)
 
     def _log_of(self, job: Job) -> None:
-        """Have the log of rank 0's attempt told, once."""
+        """Have the logs of rank 0's attempts told, each once: of those that ended between two polls as well."""
         leader = next((worker for worker in job.status.workers if worker.rank == 0), None)
-        if leader is None or leader.attempt is None or leader.state not in _WROTE:
+        if leader is None or leader.attempt is None:
             return
-        if leader.attempt > self.queued:
-            self.queued = leader.attempt
-            self.attempts.put_nowait(leader.attempt)
+        newest = leader.attempt if leader.state in _WROTE else leader.attempt - 1
+        for attempt in range(self.queued + 1, newest + 1):
+            self.queued = attempt
+            self.attempts.put_nowait(attempt)
 
     async def logs(self) -> None:
         """One attempt's log after the other. One that does not end holds up the next no longer than `DRAIN_S`."""
