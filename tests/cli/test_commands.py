@@ -218,9 +218,13 @@ FLAGS = ["run", "--name", "n", "--image", "host"]
         ([*FLAGS, "--time-limit", "1w"], "--time-limit must be a time such as"),
         ([*FLAGS, "--memory", "1 GB"], "--memory must be a size such as"),
         (["status", "--api", "localhost:7410"], "--api must be an address such as"),
-        (["logs", "r", "minus"], "is not a valid integer"),
+        (["logs", "r", "minus"], "invalid value for 'RANK': 'minus' is not a valid integer; see `astra logs --help`"),
         (["frobnicate"], "no such command 'frobnicate'; see `astra --help`"),
+        (["stats"], "no such command 'stats' (did you mean"),
         (["status", "--frob"], "see `astra status --help`"),
+        (["run", "--folow"], "no such option '--folow'; did you mean '--follow'? See `astra run --help`"),
+        (["run", "--cpus", "x"], "invalid value for '--cpus': 'x' is not a valid number; see `astra run --help`"),
+        (["completion"], "missing argument 'SHELL'; choose from: bash, zsh, fish; see `astra completion --help`"),
         (["run", "--name", "n", "--", "true"], "true is no file, and --image is missing"),
         (["run", "--name", "n", "--", "sh", "-c", "true"], "--image is missing"),
         (["dev", "link", "--machine", "m-1"], "say what the link is to be"),
@@ -235,6 +239,21 @@ def test_what_is_said_wrong_is_one_sentence_and_status_2(
     assert invoke(words) == 2
     assert part in complaint(capsys)
     assert api.submitted == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [[], ["dns"], ["astraeus"], ["netcheck"], ["agent"], ["nomad"]],
+    ids=lambda words: " ".join(words) or "astra",
+)
+def test_a_group_alone_is_answered_with_its_help(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    assert invoke(words) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(f"Usage: {' '.join(['astra', *words])} [OPTIONS] COMMAND [ARGS]...\n")
+    assert "\nCommands:\n" in captured.err
+    assert "; see `" not in captured.err
+    assert "...\n" not in captured.err.partition("\n")[2], "a command's line is cut off"
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish", "bash"])
