@@ -72,6 +72,7 @@ PURE = (
     "astra_gang.sightings",
     "astra_gang.slurm",
     "astra_gang.spec",
+    "astra_gang.witness",
     "astra_netprobe.greeting",
     "astra_netprobe.halves",
     "astra_netprobe.localise",

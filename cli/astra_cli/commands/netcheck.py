@@ -39,7 +39,7 @@ P = ParamSpec("P")
 @click.group()
 def netcheck() -> None:
     """
-    Measure the network between machines, and name what is wrong with it.
+    Prove the network between machines, or name its fault.
 
     Exit status: 0 sound, 1 below what was asked or a sick link, 2 bad input, 3 it could not be measured.
     """
@@ -193,9 +193,9 @@ def pair(invocation: Invocation, /, one: str, other: str, **measure: Any) -> int
 )
 def responder(address: str, port: int, at_once: int, max_gbps: float) -> int:
     """
-    Take part in probes on a machine without an agent, until interrupted.
+    Take part in probes on a machine without an agent.
 
-    Only for who knows the token in ASTRA_NETCHECK_TOKEN; without one, a new one is made and printed.
+    Until interrupted. Only for who knows the token in ASTRA_NETCHECK_TOKEN; without one, a new one is made and printed.
     """
     token = os.environ.get(TOKEN, "")
     if not token:
