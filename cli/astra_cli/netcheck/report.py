@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from astra_cli.netcheck.program import Ran
-from astra_netprobe import localise, matrix, stats, tables
+from astra_netprobe import localise, matrix, rdma_verdict, stats, tables
+from astra_netprobe.rails import Rails
 from astra_netprobe.readings import Evidence
-from astra_netprobe.verdict import Verdict
+from astra_netprobe.verdict import Asked, Verdict, judge
 
 Json = dict[str, Any]
 
@@ -18,13 +19,13 @@ WARN_SHARE, FAIL_SHARE = 0.95, 0.90
 """Of the last good result: below the first it is told, below the second it is worse."""
 
 
-def document(evidence: Evidence, verdict: Verdict, ran: Ran | None, *, at: str, transport: str = "tcp") -> Json:
+def document(evidence: Evidence, verdict: Verdict, ran: Ran | None, *, at: str) -> Json:
     """Everything: the verdict, every sample, who took part. Rates are bits per second, times seconds."""
     found = tables.plateau(evidence.sizes)
     return {
         "format": FORMAT,
         "at": at,
-        "transport": transport,
+        "transport": "tcp and rdma" if evidence.rdma else "tcp",
         "machines": list(evidence.machines),
         "state": verdict.state,
         "sentence": verdict.sentence,
@@ -43,14 +44,52 @@ def document(evidence: Evidence, verdict: Verdict, ran: Ran | None, *, at: str, 
 
 def text(evidence: Evidence, verdict: Verdict, ran: Ran | None = None) -> str:
     """The verdict first, then the table, the matrix, and what else there is to say."""
-    parts = [verdict.sentence, *verdict.more, *(f"note: {note}" for note in verdict.notes)]
+    return "\n".join([*_said(verdict), *_measured(evidence, ran)]) + "\n"
+
+
+def rails_document(found: Rails, verdict: Verdict, asked: Asked, *, at: str) -> Json:
+    """As `document`, for each port by itself and for all at once."""
+    return {
+        "format": FORMAT,
+        "at": at,
+        "state": verdict.state,
+        "sentence": verdict.sentence,
+        "more": list(verdict.more),
+        "notes": list(verdict.notes),
+        "blamed": list(verdict.blamed),
+        "exit": verdict.exit,
+        "alone": {
+            device: document(evidence, judge(evidence, asked), None, at=at) for device, evidence in found.alone.items()
+        },
+        "together": {
+            device: document(evidence, judge(evidence, asked), None, at=at)
+            for device, evidence in found.together.items()
+        },
+    }
+
+
+def rails_text(found: Rails, verdict: Verdict) -> str:
+    """The verdict on all ports, then what was measured on each by itself."""
+    parts = _said(verdict)
+    for device, evidence in found.alone.items():
+        parts += ["", f"{device} by itself", *_measured(evidence, None)]
+    return "\n".join(parts) + "\n"
+
+
+def _said(verdict: Verdict) -> list[str]:
+    return [verdict.sentence, *verdict.more, *(f"note: {note}" for note in verdict.notes)]
+
+
+def _measured(evidence: Evidence, ran: Ran | None) -> list[str]:
+    parts: list[str] = []
     if evidence.sizes:
         others = {} if ran is None else {ran.title: ran.reading.rows}
         parts += ["", tables.render(evidence.sizes, others).rstrip()]
     if evidence.rings or evidence.rounds:
         parts += ["", matrix.render(matrix.of(evidence)).rstrip()]
-    parts += ["", "measured over TCP only"]
-    return "\n".join(parts) + "\n"
+    if evidence.rdma:
+        parts += ["", rdma_verdict.table(evidence.rdma)]
+    return [*parts, "", rdma_verdict.told(evidence.rdma, evidence.no_rdma)]
 
 
 def comparison(now: Json, before: Mapping[str, Any]) -> str | None:
