@@ -90,7 +90,8 @@ class Lookout:
         """The inventory, read again if a glance shows something else than the last one did."""
         if await self._has_changed():
             await self._read()
-        return self._inventory
+        async with self._reading:  # a reading that has begun knows of the change already, and has not told it yet
+            return self._inventory
 
     # Looking ------------------------------------------------------------------------------------------------------
 

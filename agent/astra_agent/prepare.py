@@ -9,6 +9,7 @@ from pathlib import Path
 
 from astra_agent import plans, ports
 from astra_agent.attach.gpu import chosen
+from astra_agent.attachments import training_up
 from astra_agent.errors import DeadlineExceeded, HostFault, InvalidRequest, Unavailable
 from astra_agent.planning import find_device
 from astra_agent.records import Prepared
@@ -29,6 +30,7 @@ async def prepare(request: SlotRequest, tools: Tools, progress: Callable[[str], 
         HostFault: this machine can't provide it.
         Unavailable: the registry has not answered within its bound.
     """
+    came_with = training_up(tools.lookout.inventory)  # before all that takes long
     chosen(tools.lookout.inventory, request.gpus)
     mounts = mounts_of(request, tools)
     for node in request.devices:
@@ -39,7 +41,7 @@ async def prepare(request: SlotRequest, tools: Tools, progress: Callable[[str], 
     progress("Setting up the network")
     address, port, name_server = await _network(request, tools)
     args, working_dir = plans.arguments(request, image.config), plans.working_dir(request, image.config)
-    return Prepared(image, args, working_dir, uid, gid, groups, address, port, name_server)
+    return Prepared(image, args, working_dir, uid, gid, groups, address, port, name_server, came_with)
 
 
 def mounts_of(request: SlotRequest, tools: Tools) -> tuple[BindMount, ...]:

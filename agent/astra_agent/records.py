@@ -88,6 +88,8 @@ class Prepared:
     port: int
     name_server: str = ""
     """The address that its containers ask for names; empty: the machine's own servers, and hosts files."""
+    ports: tuple[str, ...] = ()
+    """Training ports that were up when the slot came: what its run was placed by."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ class Streams:
         self._dialer = dialer
         self._asked: asyncio.Queue[OpenStream] = asyncio.Queue(_AT_ONCE)
         self._open = asyncio.Semaphore(_AT_ONCE)
-        self._probes = Probes(dialer.netns)
+        self._probes = Probes(dialer.netns, 1e9 * dialer.probe_max_gbps)
 
     def open(self, opened: OpenStream) -> None:
         """Serve it. What is too many at once is not: whoever asked waits with a bound."""

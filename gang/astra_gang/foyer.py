@@ -34,6 +34,10 @@ class Foyer:
         if self._slots.pop(slot, None) is not None:
             self._announce()
 
+    def jobs(self) -> set[tuple[str, str]]:
+        """Workspace and name of each."""
+        return {(status.run.workspace, status.run.name) for status in self._slots.values()}
+
     def of(self, workspace: str, name: str) -> dict[str, SlotStatus]:
         """Those of one job, by what the engine calls them."""
         return {

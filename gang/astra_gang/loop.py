@@ -240,15 +240,14 @@ class Loop:
             self._accept(batch)
             if batch.runs:
                 self._publish()
-            if self._teller is not None:
-                self._teller.hear(draft.said)
             break
         for entry in entries:
             if not entry.recorded.done():
                 entry.recorded.set_result(None)
-        if self._teller is not None:
-            self._teller.pass_time()
         self._act(self._due_runs(batch))
+        if self._teller is not None:  # last: nobody waits for a sentence
+            self._teller.hear(draft.said if batch is not None else ())
+            self._teller.pass_time()
 
     def _accept(self, batch: Batch) -> None:
         if self.trouble is not None:

@@ -125,6 +125,21 @@ async def test_a_lost_machine_gives_all_of_it_back_and_places_it_anew(cluster: F
     assert lost.name not in [a.node.name for a in live(cluster)]
 
 
+async def test_a_drained_machine_gives_all_of_it_back_and_places_it_elsewhere(cluster: FakeCluster) -> None:
+    await adopted(cluster, count=3)
+    drained = next(a.node for a in live(cluster))
+    nomad(cluster).set_node(drained.name, draining=True)
+    await until(lambda: running(cluster) == [1, 1, 1] or _advance(cluster))
+    assert drained.name not in [a.node.name for a in live(cluster)]
+
+
+async def test_one_that_is_stopped_in_nomad_gives_all_of_it_back_and_places_it_anew(cluster: FakeCluster) -> None:
+    await adopted(cluster, count=3)
+    nomad(cluster).update(live(cluster)[1], desired="stop")
+    await until(lambda: running(cluster) == [1, 1, 1] or _advance(cluster))
+    assert any("from outside" in sentence for sentence in await cluster.sentences("hello"))
+
+
 @pytest.mark.parametrize("how", ["stopped", "gone", "scaled"])
 async def test_what_its_user_ends_is_ended(cluster: FakeCluster, how: str) -> None:
     await adopted(cluster)
@@ -164,7 +179,7 @@ async def test_a_job_in_another_pool_is_refused(cluster: FakeCluster) -> None:
     await until(lambda: [a.client for a in nomad(cluster).of(KEY)] == ["failed"] * 2)
     said = {why for agent in cluster.agents.values() for code, why in agent.finished.values() if code == 125}
     assert said == {
-        'Job hello can\'t start as a gang: its node_pool is "others", and the coordinator places on machines of "gpu"'
+        "Job hello can't start as a gang: its node_pool is others, and the coordinator places on machines of gpu"
     }
 
 

@@ -389,7 +389,7 @@ async def test_exec_into_a_worker_that_does_not_run_is_refused(cluster: FakeClus
 
 
 @pytest.mark.parametrize("token", [None, "", "Bearer", "Bearer ", "Bearer wrong", "Basic abc", "Bearer \xff"])
-@pytest.mark.parametrize("path", ["jobs", "jobs/llama", "/v1/machines", "/v1/nothing"])
+@pytest.mark.parametrize("path", ["jobs", "jobs/llama", "/v1/machines", "/v1/machines/m-1/probe", "/v1/nothing"])
 async def test_without_the_operators_token_nothing_is_answered(
     cluster: FakeCluster, token: str | None, path: str
 ) -> None:

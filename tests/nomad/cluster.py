@@ -50,6 +50,7 @@ client {{
     "fingerprint.denylist" = "env_aws,env_gce,env_azure,env_digitalocean,consul,vault"
   }}
 }}
+plugin "raw_exec" {{ config {{ enabled = true }} }}
 plugin "astra-nomad-driver" {{ config {{ socket = "{socket}" allow_mounts = {mounts} }} }}
 plugin "astra-nomad-device" {{ config {{ socket = "{socket}" }} }}
 """
@@ -213,6 +214,16 @@ class Client:
                 found.append(int(path.parent.name))
         return sorted(found)
 
+    def kill_plugins(self, *names: str) -> None:
+        """
+        Returns once they are gone, also as zombies: where the first process reaps orphans now and then only, a client
+        that starts meanwhile takes a dead plugin for one that lives, fails to recover its tasks, and starts them again.
+        """
+        pids = [pid for name in names or _PLUGINS[:1] for pid in self.plugin_pids(name)]
+        for pid in pids:
+            os.kill(pid, 9)
+        eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "the plugins are gone")
+
     def kill_client(self) -> None:
         if self._process is not None:
             self._process.kill()
@@ -232,9 +243,7 @@ class Client:
     def reboot(self) -> None:
         """Agent, containerd, client, plugins and all containers are gone at once, and start again."""
         self.kill_client()
-        for name in _PLUGINS:
-            for pid in self.plugin_pids(name):
-                os.kill(pid, 9)
+        self.kill_plugins(*_PLUGINS)
         self.kill_log_readers()
         self.agent.end_machine()
         asyncio.run(self.agent.containerd.start())
@@ -284,6 +293,7 @@ class NomadCluster:
         self.clients = [Client(self, number) for number in range(1, clients + 1)]
         self._server: subprocess.Popen[bytes] | None = None
         self._can_cut = False
+        self._cut: set[str] = set()
 
     def agent_settings(self, folder: Path) -> dict[str, Any]:
         settings = self._agents
@@ -297,7 +307,9 @@ class NomadCluster:
         return {**settings, "facts_file": str(folder / "facts.json")}
 
     def cut(self, machine: str, *, off: bool) -> None:
-        """What this machine's agent says to the coordinator gets nowhere, without a word."""
+        """What this machine's agent says to the coordinator gets nowhere, without a word. Idempotent."""
+        if (machine in self._cut) == off:
+            return
         if not self._can_cut:
             # The kernel looks at its own addresses first, before any rule of ours.
             self._in(("ip", "rule", "add", "pref", "100", "lookup", "local"))
@@ -305,6 +317,7 @@ class NomadCluster:
             self._can_cut = True
         rule = ("pref", "10", "to", link_address(machine), "blackhole")
         self._in(("ip", "rule", "add" if off else "del", *rule))
+        self._cut ^= {machine}
 
     def start(self) -> None:
         namespaces.make(self.netns)

@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from astra_agent.containerd import proc
+from tests.containers.gate import GatedRegistry, gated_registry
+from tests.containers.images import File, Image
 from tests.fakes.eventually import eventually
 from tests.nomad.cluster import LINK_PORT, Client, NomadCluster, events, link_address, made
 from tests.runs_over_http import DRIVE, Diary, Json, RunsOverHttp
@@ -199,8 +201,7 @@ class NomadGangs(RunsOverHttp):
             client.kill_client()
             client.start_client()
         elif victim == "driver":
-            for pid in client.plugin_pids():
-                os.kill(pid, signal.SIGKILL)
+            client.kill_plugins()
         elif victim == "containerd":
             client.agent.containerd.kill()
             asyncio.run(client.agent.containerd.start())
@@ -219,6 +220,19 @@ class NomadGangs(RunsOverHttp):
 
         eventually(back, "every machine is back")
         self.cluster.ready()
+
+
+@contextmanager
+def registry_of_workers() -> Iterator[GatedRegistry]:
+    with tempfile.TemporaryDirectory(prefix="astra-registry-", dir="/var/tmp") as folder:
+        with gated_registry(Path(folder)) as found:
+            yield found
+
+
+def worker_image() -> Image:
+    """What a keeper of a diary needs, and a megabyte that is in no other image."""
+    programs = ("/bin/sh", "/usr/bin/flock", "/usr/bin/date", "/bin/sleep")
+    return Image().with_programs(*programs).layer({"filler": File(os.urandom(1 << 20))}, compressed=False)
 
 
 @contextmanager

@@ -59,6 +59,7 @@ def gang(
     restart: str = "attempts = 0",
     hosts: bool = True,
     env: str = "",
+    image: str = "host",
     more: str = "",
 ) -> str:
     """
@@ -94,7 +95,7 @@ job "{name}" {{
       driver = "astra"
       kill_timeout = "30s"
       config {{
-        image = "host"
+        image = "{image}"
         command = "/diary/diary.sh"
         mount {{
           source = "{drive}"

@@ -11,9 +11,9 @@ import pytest
 
 from tests.containers.dev_cluster import kill
 from tests.fakes.eventually import eventually
-from tests.nomad.gangs import NomadGangs, nomad_gangs
+from tests.nomad.gangs import NomadGangs, nomad_gangs, registry_of_workers, worker_image
 from tests.nomad.jobs import gang
-from tests.runs_over_http import check_nothing_started_twice, held
+from tests.runs_over_http import check_nothing_started_twice
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -82,15 +82,21 @@ def test_a_failure_restarts_the_gang_in_place_and_the_tasks_tell_it(gangs: Nomad
 
 
 def test_one_that_is_late_is_told_to_those_that_wait(gangs: NomadGangs) -> None:
-    containerd = gangs.client("m-4").agent.containerd.pid
-    with held(containerd):
-        diary = gangs.adopt("late", job(gangs, "late"))
-        waiting = eventually(
-            lambda: next((a for a in gangs.cluster.allocations("late") if a["NodeName"] != "m-4"), None), "it is placed"
-        )
-        eventually(lambda: "Starting together: 3 of 4 ready" in gangs.told(waiting["ID"]), "its peers are told")
-        assert diary.lines() == []
-    gangs.running("late", diary)
+    with registry_of_workers() as registry:
+        reference = registry.push(worker_image(), "late")
+        warm = gangs.submit("warm", machines=3, image=reference)
+        gangs.running("warm", warm)
+        machines = {item["machine"] for item in gangs.ranks("warm")["items"]}
+        warm.finish()
+        gangs.ended("warm", "Completed")
+        gangs.settled()
+        with registry.closed_after(64 << 10):
+            diary = gangs.adopt("late", job(gangs, "late", image=reference))
+            eventually(lambda: len(gangs.cluster.allocations("late")) == 4, "it is placed")
+            found = next(a["ID"] for a in gangs.cluster.allocations("late") if a["NodeName"] in machines)
+            eventually(lambda: "Starting together: 3 of 4 ready" in gangs.told(found), "its peers are told")
+            assert diary.lines() == []
+        gangs.running("late", diary)
     diary.finish()
     gangs.ended("late", "Completed")
     check_nothing_started_twice(gangs, "late", diary)
@@ -111,6 +117,20 @@ def test_a_restart_of_one_worker_is_one_of_the_gang(gangs: NomadGangs) -> None:
     diary.finish()
     gangs.ended("wished", "Completed")
     check_nothing_started_twice(gangs, "wished", diary)
+
+
+def test_a_stop_of_one_worker_places_all_of_it_anew(gangs: NomadGangs) -> None:
+    diary = gangs.adopt("plucked", job(gangs, "plucked"))
+    diary.let_go()
+    eventually(lambda: gangs.is_there("plucked"), "the job is adopted")
+    gangs.running("plucked", diary)
+    before = gangs.running_allocations("plucked")
+    gangs.cluster.nomad("alloc", "stop", "-detach", before[0])
+    gangs.running("plucked", diary, attempt=1)
+    assert not set(before) & set(gangs.running_allocations("plucked"))
+    diary.finish()
+    gangs.ended("plucked", "Completed")
+    check_nothing_started_twice(gangs, "plucked", diary)
 
 
 @pytest.mark.parametrize("purge", [False, True], ids=["stop", "purge"])
@@ -207,9 +227,9 @@ def test_a_coordinator_that_is_killed_goes_on_with_what_it_has_adopted(gangs: No
     [
         ({"count": 1}, "count of group g is 1: a gang has 2 workers or more"),
         ({"more": "group"}, "it has 2 groups: all workers of a gang are one group, with count"),
-        ({"hosts": False}, "write constraint"),
+        ({"hosts": False}, "write a constraint with operator distinct_hosts"),
         ({"restart": "attempts = 3"}, "write restart"),
-        ({"kind": "service"}, 'write type = "batch"'),
+        ({"kind": "service"}, "its type is service: a gang ends when its workers have, so right is batch"),
         ({"meta": "Gnag"}, 'meta astra_start is "Gnag": right is "Gang"'),
     ],
     ids=["count", "groups", "hosts", "restart", "type", "meta"],

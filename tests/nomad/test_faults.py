@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import time
 
@@ -53,8 +52,7 @@ def lines_are_whole(cluster: NomadCluster, allocation: str, allowed: int = 0) ->
 
 
 def test_the_plugin_is_killed(cluster: NomadCluster, counter: str) -> None:
-    for pid in cluster.clients[0].plugin_pids():
-        os.kill(pid, 9)
+    cluster.clients[0].kill_plugins()
     eventually(lambda: exec_works(cluster, counter), "another plugin serves")
     counts_on(cluster, counter)
     lines_are_whole(cluster, counter)
@@ -133,8 +131,7 @@ def test_all_of_it_is_killed_at_once(cluster: NomadCluster, counter: str) -> Non
     client.agent.kill()
     client.agent.containerd.kill()
     client.kill_client()
-    for pid in client.plugin_pids():
-        os.kill(pid, 9)
+    client.kill_plugins()
     time.sleep(1)
     client.start_client()
     time.sleep(3)

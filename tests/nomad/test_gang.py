@@ -58,6 +58,20 @@ def test_a_worker_that_fails_restarts_the_gang_in_place_and_nomad_schedules_noth
     check_nothing_started_twice(gangs, "restarted", diary)
 
 
+def test_a_restart_of_one_task_in_nomad_restarts_the_gang(gangs: NomadGangs) -> None:
+    diary = gangs.submit("wished")
+    diary.let_go()
+    gangs.running("wished", diary)
+    before = gangs.running_allocations(gangs.job_of("wished"))
+    gangs.cluster.nomad("alloc", "restart", before[1])
+    status = gangs.running("wished", diary, attempt=1)
+    assert [worker["failures"] for worker in status["workers"]] == [0, 0, 0, 0]
+    assert gangs.running_allocations(gangs.job_of("wished")) == before
+    diary.finish()
+    gangs.ended("wished", "Completed")
+    check_nothing_started_twice(gangs, "wished", diary)
+
+
 def test_a_run_that_is_stopped_leaves_nothing(gangs: NomadGangs) -> None:
     diary = gangs.submit("stopped")
     diary.let_go()

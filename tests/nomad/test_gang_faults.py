@@ -5,24 +5,20 @@ The rules of docs/design.md, section 5, hold in each: that is judged from what t
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from tests.containers.gate import GatedRegistry, gated_registry
-from tests.containers.images import File, Image
+from tests.containers.gate import GatedRegistry
 from tests.fakes.eventually import eventually
-from tests.nomad.gangs import NomadGangs, nomad_gangs
+from tests.nomad.gangs import NomadGangs, nomad_gangs, registry_of_workers, worker_image
 from tests.runs_over_http import Diary, armed_but_one, check_nothing_started_twice, held, workers
 
 pytestmark = pytest.mark.timeout(300)
 
 VICTIMS = ("coordinator", "server", "client", "driver", "agent", "containerd")
-PROGRAMS = ("/bin/sh", "/usr/bin/flock", "/usr/bin/date", "/bin/sleep")
 LIMIT_S = 40
 """Longer than Nomad takes to miss a client, and than a kill at a stage."""
 
@@ -36,9 +32,8 @@ def gangs(binary: Path) -> Iterator[NomadGangs]:
 
 @pytest.fixture(scope="module")
 def registry() -> Iterator[GatedRegistry]:
-    with tempfile.TemporaryDirectory(prefix="astra-registry-", dir="/var/tmp") as folder:
-        with gated_registry(Path(folder)) as found:
-            yield found
+    with registry_of_workers() as found:
+        yield found
 
 
 @pytest.fixture(autouse=True)
@@ -61,8 +56,7 @@ def completes(gangs: NomadGangs, run: str, diary: Diary, *, attempts: list[int])
 @pytest.mark.parametrize("victim", VICTIMS)
 def test_while_it_prepares(gangs: NomadGangs, registry: GatedRegistry, victim: str) -> None:
     run = f"prepare-{victim}"
-    image = Image().with_programs(*PROGRAMS).layer({"filler": File(os.urandom(1 << 20))}, compressed=False)
-    reference = registry.push(image, victim)
+    reference = registry.push(worker_image(), victim)
     with registry.closed_after(64 << 10):
         diary = gangs.submit(run, image=reference)
         diary.let_go()

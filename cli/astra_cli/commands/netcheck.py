@@ -180,7 +180,14 @@ def pair(invocation: Invocation, /, one: str, other: str, **measure: Any) -> int
 @click.option("--listen", "address", default="0.0.0.0", show_default=True, metavar="ADDRESS")
 @click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True)
 @click.option("--at-once", type=click.IntRange(1, 16), default=2, show_default=True, help="Probes at the same time.")
-def responder(address: str, port: int, at_once: int) -> int:
+@click.option(
+    "--max-gbps",
+    type=click.FloatRange(0),
+    default=0.0,
+    metavar="N",
+    help="What this machine sends at most in each; 0: as much as goes.",
+)
+def responder(address: str, port: int, at_once: int, max_gbps: float) -> int:
     """
     Take part in probes on a machine without an agent, until interrupted.
 
@@ -192,7 +199,7 @@ def responder(address: str, port: int, at_once: int) -> int:
         sys.stderr.write(f"{TOKEN}={token}\n")
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
     try:
-        asyncio.run(Responder(token, Limits(at_once)).run(address, port))
+        asyncio.run(Responder(token, Limits(at_once, 1e9 * max_gbps)).run(address, port))
     except OSError as error:
         raise InvalidRequest(
             f"{address}:{port} can't be listened on: {error.strerror}; name another", "--port"

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from astra_netprobe import nccl, stats, tables
+from astra_netprobe import nccl, rdma_verdict, stats, tables
 from astra_netprobe.nccl import NcclLog
 from astra_netprobe.tables import Reading
-from astra_netprobe.verdict import RDMA_SHARE_MIN, TCP_SHARE_MIN, Asked, State, Verdict
+from astra_netprobe.verdict import TCP_SHARE_MIN, Asked, State, Verdict
 
 Json = dict[str, Any]
 Backend = Literal["nccl", "gloo"]
@@ -119,7 +119,7 @@ def judge(ran: Ran, asked: Asked) -> Verdict:
     if (broken := _broken_promise(ran)) is not None:
         return broken
     rate = 8 * stats.port_rate(reading.rows[-1].bus_bytes_per_s, ran.ranks, len(ran.machines))
-    share = TCP_SHARE_MIN if nccl.SOCKET in ran.networks else RDMA_SHARE_MIN
+    share = TCP_SHARE_MIN if nccl.SOCKET in ran.networks else rdma_verdict.SHARE_MIN
     if ran.backend == "nccl" and asked.min_bps and rate < share * asked.min_bps:
         return Verdict(
             "below",

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from astra_cli.netcheck.program import Ran
-from astra_netprobe import localise, matrix, stats, tables
+from astra_netprobe import localise, matrix, rdma_verdict, stats, tables
 from astra_netprobe.readings import Evidence
 from astra_netprobe.verdict import Verdict
 
@@ -18,13 +18,13 @@ WARN_SHARE, FAIL_SHARE = 0.95, 0.90
 """Of the last good result: below the first it is told, below the second it is worse."""
 
 
-def document(evidence: Evidence, verdict: Verdict, ran: Ran | None, *, at: str, transport: str = "tcp") -> Json:
+def document(evidence: Evidence, verdict: Verdict, ran: Ran | None, *, at: str) -> Json:
     """Everything: the verdict, every sample, who took part. Rates are bits per second, times seconds."""
     found = tables.plateau(evidence.sizes)
     return {
         "format": FORMAT,
         "at": at,
-        "transport": transport,
+        "transport": "tcp and rdma" if evidence.rdma else "tcp",
         "machines": list(evidence.machines),
         "state": verdict.state,
         "sentence": verdict.sentence,
@@ -49,7 +49,9 @@ def text(evidence: Evidence, verdict: Verdict, ran: Ran | None = None) -> str:
         parts += ["", tables.render(evidence.sizes, others).rstrip()]
     if evidence.rings or evidence.rounds:
         parts += ["", matrix.render(matrix.of(evidence)).rstrip()]
-    parts += ["", "measured over TCP only"]
+    if evidence.rdma:
+        parts += ["", rdma_verdict.table(evidence.rdma)]
+    parts += ["", rdma_verdict.told(evidence.rdma, evidence.no_rdma)]
     return "\n".join(parts) + "\n"
 
 

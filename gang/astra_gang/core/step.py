@@ -185,7 +185,7 @@ def _slot_gone(state: RunState, event: SlotGone, now: float) -> Absorbed:
         return update_slot(state, gone_for_now(slot, now)), []
     if worker is not None and not slot.lost:
         sentence = f"{worker.name} is Down: {slot.machine} came back without it"
-        if event.for_good and slot.phase == "finished":
+        if event.for_good:
             sentence = sentences.not_returned(worker, slot.machine)
         said.append(Tell(sentence, rank=worker.rank, attempt=worker.attempt, level="warning"))
     return update_slot(state, replace(slot, lost=True)), said

@@ -248,3 +248,22 @@ def test_a_gpu_in_mig_mode_is_a_finding_and_is_not_given() -> None:
     assert "it is in MIG mode, without a device: no worker gets it, since workers get whole GPUs" in [
         finding.sentence for finding in found.findings if finding.subject == "GPU 5"
     ]
+
+
+@pytest.mark.parametrize(("recovery", "wish"), [(1, "a reset"), (2, "a reboot"), (4, "to be drained and reset")])
+def test_a_gpu_that_the_driver_wants_reset_gets_no_new_work_and_keeps_what_runs(recovery: int, wish: str) -> None:
+    machine = machine_of(8, loaded=NEW, library=NEW)
+    machine.gpus[5] = {**machine.gpus[5], "recovery_action": recovery}
+    found = read(*machine.capture())
+    assert [gpu.index for gpu in found.gpus] == [0, 1, 2, 3, 4, 6, 7]
+    assert [(lost.address, lost.reason, lost.gone) for lost in found.lost] == [
+        (ADDRESS, f"GPU 5: the driver asks for {wish}", False)
+    ]
+
+
+def test_a_gpu_whose_peers_are_to_be_drained_is_a_finding() -> None:
+    machine = machine_of(8, loaded=NEW, library=NEW)
+    machine.gpus[5] = {**machine.gpus[5], "recovery_action": 3}
+    found = read(*machine.capture())
+    assert len(found.gpus) == 8
+    assert "the driver asks for its peers to be drained" in [finding.sentence for finding in found.findings]

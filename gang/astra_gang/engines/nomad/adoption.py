@@ -24,7 +24,6 @@ from astra_gang.engines.nomad.answers import Allocation, Job
 from astra_gang.engines.nomad.api import NomadApi
 from astra_gang.engines.nomad.clearing import Agents, JobKey
 from astra_gang.engines.nomad.engine import NomadEngine
-from astra_gang.engines.nomad.job import START
 from astra_gang.engines.nomad.plain import Plain, asks, document, gpus_of, plain, promise
 from astra_gang.engines.nomad.wake import Wake
 from astra_gang.engines.nomad.whole import failure
@@ -112,21 +111,17 @@ class Adoption:
 
     async def _look(self, agents: Agents, desk: Desk) -> bool:
         """Whether something has to be looked at again soon."""
-        try:
-            stubs = {JobKey(job.namespace, job.id): job for job in await self._api.jobs_with(START) if asks(job)}
-        except AstraError as error:
-            _log.warning("jobs_not_listed reason=%r", str(error))
-            return True
         runs = {JobKey(run.state.workspace, run.state.name): run for run in desk.adopted()}
-        self._known = frozenset(stubs) | frozenset(runs)
+        came = {JobKey(workspace, name) for workspace, name in desk.foyer.jobs()}
+        self._known = frozenset(came) | frozenset(runs)
         self._said = {key: said for key, said in self._said.items() if key in self._known}
         live = {(run.state.uid, run.state.reservation) for run in runs.values()}
         self._partial_since = {key: since for key, since in self._partial_since.items() if key in live}
         busy = False
         # The oldest run first: it is the one that may be scaled up.
-        for key in [*runs, *sorted(set(stubs) - set(runs), key=lambda key: (key.namespace, key.id))]:
+        for key in [*runs, *sorted(came - set(runs), key=lambda key: (key.namespace, key.id))]:
             try:
-                busy |= await self._see(key, stubs.get(key), runs.get(key), agents, desk)
+                busy |= await self._see(key, runs.get(key), agents, desk)
             except AstraError as error:
                 busy = True
                 self._say(key, str(error))
@@ -137,17 +132,19 @@ class Adoption:
             self._said[key] = sentence
             _log.warning("not_adopted job=%s namespace=%s reason=%r", key.id, key.namespace, sentence)
 
-    async def _see(self, key: JobKey, stub: Job | None, run: RunRecord | None, agents: Agents, desk: Desk) -> bool:
+    async def _see(self, key: JobKey, run: RunRecord | None, agents: Agents, desk: Desk) -> bool:
         waiting = {
             ref: status
             for ref, status in desk.foyer.of(key.namespace, key.id).items()
             if run is not None or not self._engine.is_known(status.slot)
         }
-        if run is None and (stub is None or stub.stopped or not waiting):
+        if run is None and not waiting:
             return False
         job = await self._api.job(key.id, key.namespace)
         if run is None:
-            return job is not None and not job.stopped and await self._begin(job, waiting, agents, desk)
+            if job is None or job.stopped or not asks(job):
+                return False
+            return await self._begin(job, waiting, agents, desk)
         if run.state.phase is Phase.ENDING:
             return False
         if job is None or job.stopped:
@@ -171,8 +168,8 @@ class Adoption:
                 )
             if (pool := job.document.get("NodePool") or "default") != self._node_pool:
                 raise InvalidRequest(
-                    f'Job {job.id} can\'t start as a gang: its node_pool is "{pool}", and the coordinator places on '
-                    f'machines of "{self._node_pool}"'
+                    f"Job {job.id} can't start as a gang: its node_pool is {pool}, and the coordinator places on "
+                    f"machines of {self._node_pool}"
                 )
             if not found.count:
                 return False
@@ -231,7 +228,7 @@ class Adoption:
         if asked is None:
             return False
         if asked.keep:
-            why = "A machine of the gang is lost, and Nomad chooses machines for all of it: it is placed anew"
+            why = "A gang that was adopted is placed as a whole: all of it is given back and placed anew"
             await desk.post(uid, NotPlaced(asked.reservation, why))
             return True
         if self._engine.is_clearing(JobKey(job.namespace, job.id)):

@@ -224,9 +224,11 @@ class NomadEngine:
     # Jobs that are adopted -------------------------------------------------------------------------------------------
 
     def _emptied(self, name: str, entries: Sequence[BookEntry]) -> Machine | None:
-        """Nomad has given the slot its room."""
+        """Nomad has given the slot its room, and its agent has taken it."""
         seen = self._roster.get(name)
-        return free(seen.facts, (), connected=seen.connected) if seen is not None else None
+        if seen is None:
+            return None
+        return free(seen.facts.model_copy(update={"out_of_use": None}), (), connected=seen.connected)
 
     def _check_there(self, offers: tuple[SlotOffer, ...]) -> None:
         live = {allocation.id for allocation in self._cluster.live if allocation.is_live}

@@ -2,7 +2,7 @@
 A plain job that asks to be a gang: whether it can be one, and the run that it stands for. Pure.
 
 Nomad restarts and moves tasks of a job by itself unless the job says otherwise, behind the back of whoever starts them
-together; so a gang's job must say otherwise.
+together; so a gang's job must say otherwise. Nomad shows the sentences quoted, so there are no quotes in them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def plain(job: Job) -> Plain:
         InvalidRequest: It can't be a gang; one sentence with what would be right.
     """
     if job.type != "batch":
-        raise _refused(job, f'type is "{job.type}": a gang ends when its workers have, so write type = "batch"')
+        raise _refused(job, f"its type is {job.type}: a gang ends when its workers have, so right is batch")
     groups = list(job.document["TaskGroups"] or ())
     if len(groups) != 1:
         raise _refused(job, f"it has {len(groups)} groups: all workers of a gang are one group, with count")
@@ -116,7 +116,7 @@ def _task(job: Job, group: Mapping[str, Any]) -> Mapping[str, Any]:
     tasks = [task for task in group.get("Tasks") or () if task.get("Driver") == DRIVER]
     if len(tasks) != 1:
         what = "none" if not tasks else ", ".join(str(task["Name"]) for task in tasks)
-        raise _refused(job, f'one task of group {group["Name"]} must have driver = "{DRIVER}", and {what} has')
+        raise _refused(job, f"one task of group {group['Name']} must have driver {DRIVER}, and {what} has")
     found: Mapping[str, Any] = tasks[0]
     return found
 
@@ -126,8 +126,8 @@ def _check_hosts(job: Job, group: Mapping[str, Any]) -> None:
     if not any(c.get("Operand") == "distinct_hosts" and c.get("RTarget") in ("", "true", None) for c in both):
         raise _refused(
             job,
-            f"group {group['Name']} may put two workers on one machine, and a worker has one of its own: write "
-            'constraint { operator = "distinct_hosts" value = "true" }',
+            f"group {group['Name']} may put two workers on one machine, and a worker has one of its own: write a "
+            "constraint with operator distinct_hosts",
         )
 
 
@@ -137,7 +137,7 @@ def _check_policies(job: Job, group: Mapping[str, Any], task: Mapping[str, Any])
             raise _refused(
                 job,
                 f"Nomad would restart a worker {policy['Attempts']} times by itself: a gang is restarted together, so "
-                f'write restart {{ attempts = 0 mode = "fail" }} in group {group["Name"]}',
+                f"write restart {{ attempts = 0 }} in group {group['Name']}",
             )
     policy = group.get("ReschedulePolicy") or {}
     if policy.get("Attempts") or policy.get("Unlimited"):
