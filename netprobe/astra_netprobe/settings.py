@@ -19,7 +19,8 @@ class Settings:
         pair_s: How long each direction of a pair is loaded.
         reach_s: The kernel needs three to find out that nobody has an address.
         stall_s: Without a byte for so long, something is broken.
-        max_bps: What each connection may send; 0: as much as goes.
+        max_bps: What each machine may send to a peer; 0: as much as goes.
+        device: The network port that is measured; empty: that of the machine's address.
     """
 
     small_sizes: tuple[int, ...] = (8, KIB, 64 * KIB)
@@ -35,6 +36,7 @@ class Settings:
     packet_s: float = 1.5
     stall_s: float = 3.0
     max_bps: float = 0.0
+    device: str = ""
     matrix_max: int = plan.MATRIX_MAX
 
 

@@ -81,6 +81,7 @@ PURE = (
     "astra_netprobe.nccl",
     "astra_netprobe.perftest",
     "astra_netprobe.plan",
+    "astra_netprobe.rails",
     "astra_netprobe.rdma_verdict",
     "astra_netprobe.reach",
     "astra_netprobe.readings",

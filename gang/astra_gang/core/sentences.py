@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from astra_gang.core.slots import has_completed, is_returning
+from astra_gang.core.slots import has_completed, has_ended, is_returning
 from astra_gang.core.state import AttemptSeen, Proof, RunState, Slot, Worker
 
 WAITING_AT_BARRIER = "Waiting at the gang barrier"
@@ -59,7 +59,11 @@ def barrier_opens(members: Sequence[Worker], attempt: int) -> str:
 
 
 def all_run(state: RunState) -> str:
-    return f"All {len(state.workers)} workers run" if len(state.workers) > 1 else f"{state.leader.name} runs"
+    """Every worker runs; where some have ended by the time the last one is seen to run, all have started."""
+    ended = any(map(has_ended, state.workers))
+    if len(state.workers) == 1:
+        return f"{state.leader.name} {'has started' if ended else 'runs'}"
+    return f"All {len(state.workers)} workers {'have started' if ended else 'run'}"
 
 
 def some_completed(state: RunState) -> str:

@@ -90,6 +90,12 @@ class Story:
         assert self.state is not None, "a story begins with submit"
         return self.state
 
+    def stopped(self, slot: str) -> SlotSeen:
+        """The report of a slot in which everything has ended, as after a SIGTERM."""
+        seen = self.seen[slot]
+        self.seen[slot] = replace(seen, rev=seen.rev + 1, attempts=_all_over(seen))
+        return self.seen[slot]
+
     def _submit(self, words: list[str]) -> None:
         name, count, *settings = words
         known = {f.name: f for f in fields(Policy)}
@@ -198,8 +204,7 @@ class Story:
             case "arm-failed", [fault, sentence]:
                 seen = replace(seen, arm_failed=attempt, fault=fault, detail=sentence)
             case "ended", []:
-                over = tuple(a if a.state == "exited" else replace(a, state="exited", code=143) for a in seen.attempts)
-                seen = replace(seen, phase="finished", attempts=over, incarnation=seen.incarnation or "1")
+                seen = replace(seen, phase="finished", attempts=_all_over(seen), incarnation=seen.incarnation or "1")
             case "again", []:
                 use = str(int(seen.incarnation or "1") + 1)
                 seen = replace(seen, phase="preparing", attempts=(), incarnation=use)
@@ -214,6 +219,10 @@ class Story:
         slot = self.run.workers[rank].slot
         assert slot is not None, f"worker {rank} has no slot"
         return slot.id
+
+
+def _all_over(seen: SlotSeen) -> tuple[AttemptSeen, ...]:
+    return tuple(a if a.state == "exited" else replace(a, state="exited", code=143) for a in seen.attempts)
 
 
 def _with(seen: SlotSeen, attempt: AttemptSeen) -> SlotSeen:
