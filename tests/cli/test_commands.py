@@ -255,6 +255,7 @@ FLAGS = ["run", "--name", "n", "--image", "host"]
         (["stats"], "no such command 'stats' (did you mean"),
         (["status", "--frob"], "see `astra status --help`"),
         (["run", "--folow"], "no such option '--folow'; did you mean '--follow'? See `astra run --help`"),
+        ([*FLAGS, "--start", "gang"], "invalid value for '--start': 'gang' is not one of 'Gang', 'MinAvailable', 'In"),
         (["run", "--cpus", "x"], "invalid value for '--cpus': 'x' is not a valid number; see `astra run --help`"),
         (["completion"], "missing argument 'SHELL'; choose from: bash, zsh, fish; see `astra completion --help`"),
         (["run", "--name", "n", "--", "true"], "true is no file, and --image is missing"),

@@ -18,7 +18,7 @@ import click
 import astra_cli
 from astra_agent import errors
 from astra_agent.errors import AstraError, HostFault, InvalidRequest, NotFound
-from astra_cli import context, render
+from astra_cli import completing, context, render
 from astra_cli.dev import checking, control, files, lock, network, played, requests, supervisor, sweep, topology
 from astra_cli.dev.cluster import Cluster
 from astra_cli.dev.plan import ClusterPlan, Layout, drive, layout, setting
@@ -29,13 +29,20 @@ from astra_cli.reading import read
 INTERRUPTED = 130
 DEFAULT_MACHINES = 4
 
-state_option = click.option("--state", metavar="DIR", help="State folder [ASTRA_DEV_STATE, /var/lib/astraeus/dev].")
+state_option = click.option(
+    "--state",
+    metavar="DIR",
+    shell_complete=completing.folders,
+    help="State folder [ASTRA_DEV_STATE, /var/lib/astraeus/dev].",
+)
 
 
 @click.group(invoke_without_command=True)
 @click.option("--machines", type=int, metavar="N", help="How many machines to simulate [4].")
 @click.option("--gpus-per-machine", "gpus", type=int, metavar="N", help="GPUs that each says it has [0].")
-@click.option("--topology", "topology_file", type=Path, metavar="FILE", help="YAML or JSON: what each machine has.")
+@click.option(
+    "--topology", "topology_file", type=completing.FILE, metavar="FILE", help="YAML or JSON: what each machine has."
+)
 @click.option("--drive", "drives", multiple=True, metavar="NAME=PATH", help="A folder that runs may mount by name.")
 @click.option(
     "--network",

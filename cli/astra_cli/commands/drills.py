@@ -8,12 +8,15 @@ from typing import Any
 import click
 
 from astra_agent.errors import InvalidRequest, NotFound
+from astra_cli import completing
 from astra_cli.commands.dev import state_option, where_is
 from astra_cli.dev import control, files, network, played, requests
 from astra_cli.invocation import json_option
 from astra_cli.output import Output
 
-machine_option = click.option("--machine", required=True, metavar="NAME", help="Such as m-2.")
+machine_option = click.option(
+    "--machine", required=True, metavar="NAME", help="Such as m-2.", shell_complete=completing.dev_machines
+)
 
 
 @click.command()
