@@ -200,6 +200,22 @@ def test_a_refusal_of_the_api_is_its_sentence_and_status_2(
     assert complaint(capsys) == f"astra: {sentence}\n"
 
 
+CORES = "spec.task_template.requested_resources.cpu_cores"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(["--name", "n", "--image", "host", "--cpus", "-1"], "--cpus is"), (["FILE"], f"{CORES} is")],
+    ids=["flags", "file"],
+)
+def test_a_refusal_names_what_was_written_flags_or_fields(
+    api: FakeApi, run_file: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    api.refusal = (400, {"error": {"message": f"{CORES} is -1: no", "field": CORES, "code": "InvalidRequest"}})
+    assert invoke(["run", *(str(run_file) if word == "FILE" else word for word in words)]) == 2
+    assert complaint(capsys) == f"astra: {said} -1: no\n"
+
+
 def test_a_run_that_is_not_there_is_status_3(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["status", "other"]) == 3
     assert "there is no run other" in complaint(capsys)

@@ -57,7 +57,12 @@ def run(invocation: Invocation, /, words: tuple[str, ...], following: bool, **fl
     With --follow the exit status is the run's: 0 completed, 1 failed or stopped, 2 refused. Ctrl-C leaves it running.
     """
     document = _document(words, flags)
-    job = ask(invocation, lambda client: client.submit(document))
+    try:
+        job = ask(invocation, lambda client: client.submit(document))
+    except InvalidRequest as error:
+        if not flags["image"]:  # a file was read: the fields are those that its writer knows
+            raise
+        raise InvalidRequest(runfile.in_flags(str(error)), error.field) from error
     name = documents.Metadata.model_validate(job["metadata"]).name
     if following:
         return _follow(invocation, name, job)
