@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from astra_agent.inventory.document import dump
 from astra_cli import doctor
 from astra_cli.main import invoke
 from tests.agent.inventory.captured import inventory
-from tests.fakes.api import FakeApi, event, job
+from tests.fakes.api import TOKEN, FakeApi, event, job
 
 RUN_FILE = {"metadata": {"name": "first-gang"}, "spec": {"start": "Gang", "task_template": {"image": "host"}}}
 
@@ -42,20 +43,52 @@ def test_a_pending_run_says_why_it_waits(api: FakeApi, capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize(
-    "words",
-    [["status"], ["status", "first-gang"], ["ranks", "first-gang"], ["events", "first-gang"], ["nodes"]],
-    ids=" ".join,
+    ("words", "path"),
+    [
+        (["status"], "/jobs"),
+        (["status", "first-gang"], "/jobs/first-gang"),
+        (["run", "FILE"], "/jobs/first-gang"),
+        (["stop", "first-gang"], "/jobs/first-gang/stop"),
+        (["ranks", "first-gang"], "/jobs/first-gang/ranks"),
+        (["events", "first-gang"], "/jobs/first-gang/events"),
+        (["dns", "show"], "/names"),
+        (["nodes"], "/v1/machines"),
+        (["nodes", "m-1"], "/v1/machines/m-1"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_json_is_the_coordinators_own_document(
-    api: FakeApi, capsys: pytest.CaptureFixture[str], words: list[str]
+    api: FakeApi, run_file: Path, capsys: pytest.CaptureFixture[str], words: list[str], path: str
 ) -> None:
-    assert invoke([*words, "--json"]) == 0
-    assert isinstance(json.loads(capsys.readouterr().out), dict)
+    api.events = [event(1, "Looking for machines")]
+    api.job = job(a_field_of_tomorrow={"n": 1})
+    assert invoke([*(str(run_file) if word == "FILE" else word for word in words), "--json"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out) == said_by(api, path)
+    assert captured.err == ""
+
+
+def said_by(api: FakeApi, path: str) -> object:
+    """What the API itself answers there, asked without the client."""
+    url = api.url + (path if path.startswith("/v1") else f"/v1/workspaces/default{path}")
+    method = "POST" if path.endswith("/stop") else "GET"
+    question = urllib.request.Request(url, method=method, headers={"Authorization": f"Bearer {TOKEN}"})
+    with urllib.request.urlopen(question, timeout=30) as answer:
+        document: object = json.load(answer)
+    return document
 
 
 def test_the_commands_are_those_of_astra_astraeus_too(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["astraeus", "status", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["items"][0]["metadata"]["name"] == "first-gang"
+
+
+def test_a_run_is_submitted_by_the_other_name_too(
+    api: FakeApi, run_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke(["astraeus", "run", str(run_file)]) == 0
+    assert api.submitted == [RUN_FILE]
+    assert capsys.readouterr().out == "first-gang submitted: 2 workers.\n"
 
 
 def test_ranks_show_the_attempt_that_was_asked_for(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
