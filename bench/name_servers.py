@@ -43,8 +43,19 @@ class NameServer:
         return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
 
+def at_once(core: int) -> list[str]:
+    """In front of a command: on *core* alone, before every ordinary program, so that other work does not count."""
+    return ["chrt", "--fifo", "10", "taskset", "-c", str(core)]
+
+
 def address(number: int) -> str:
     return f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
+
+
+def write_hosts(folder: Path, count: int) -> Path:
+    file = folder / "hosts"
+    file.write_text("".join(f"{address(number)} llama-{number}.{ZONE}\n" for number in range(count)))
+    return file
 
 
 def run_names(count: int, *, first: int = 0, run: str = "llama") -> RunNames:
@@ -56,21 +67,21 @@ async def ours(folder: Path, names: int, core: int, upstream: int) -> AsyncItera
     control = folder / "names.sock"
     command = [sys.executable, "-P", "-m", "astra_dns", "--control", str(control)]
     command += ["--upstream", HOST, "--upstream-port", str(upstream)]
-    async with _process(folder, command, core) as process:
+    async with process(folder, command, core) as running:
         client = await _until(lambda: Client(control))
         with client, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
             sock.bind((HOST, 0))
             client.put(run_names(names))
             client.publish()
             client.listen("udp", "bench", sock.fileno())
-            server = NameServer("astra", sock.getsockname()[1], process.pid)
-            await _answers(server)
+            server = NameServer("astra", sock.getsockname()[1], running.pid)
+            await answers(server)
             yield server, client
 
 
 @contextlib.asynccontextmanager
 async def unbound(folder: Path, names: int, core: int, upstream: int) -> AsyncIterator[NameServer]:
-    port = _free_port()
+    port = free_port()
     lines = [f'local-data: "llama-{number}.{ZONE}. 1 IN A {address(number)}"' for number in range(names)]
     (folder / "unbound.conf").write_text(
         f"""
@@ -92,44 +103,44 @@ remote-control:
   control-enable: no
 """
     )
-    async with _process(folder, ["unbound", "-d", "-c", str(folder / "unbound.conf")], core) as process:
-        server = NameServer("unbound", port, process.pid)
-        await _answers(server)
+    async with process(folder, ["unbound", "-d", "-c", str(folder / "unbound.conf")], core) as running:
+        server = NameServer("unbound", port, running.pid)
+        await answers(server)
         yield server
 
 
 @contextlib.asynccontextmanager
 async def dnsmasq(folder: Path, names: int, core: int, upstream: int) -> AsyncIterator[NameServer]:
-    port = _free_port()
-    hosts = "".join(f"{address(number)} llama-{number}.{ZONE}\n" for number in range(names))
-    (folder / "hosts").write_text(hosts)
+    port = free_port()
+    hosts = write_hosts(folder, names)
     command = ["dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--no-hosts", "--no-resolv", "--no-daemon"]
-    command += [f"--port={port}", f"--listen-address={HOST}", "--bind-interfaces", f"--addn-hosts={folder / 'hosts'}"]
+    command += [f"--port={port}", f"--listen-address={HOST}", "--bind-interfaces", f"--addn-hosts={hosts}"]
     command += [f"--server={HOST}#{upstream}", "--pid-file=", "--cache-size=10000", "--user=root"]
     command += [f"--local=/{ZONE}/"]
-    async with _process(folder, command, core) as process:
-        server = NameServer("dnsmasq", port, process.pid)
-        await _answers(server)
+    async with process(folder, command, core) as running:
+        server = NameServer("dnsmasq", port, running.pid)
+        await answers(server)
         yield server
 
 
 @contextlib.asynccontextmanager
-async def _process(folder: Path, command: list[str], core: int) -> AsyncIterator[asyncio.subprocess.Process]:
+async def process(folder: Path, command: list[str], core: int) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A server on *core*, with its output in *folder*; ended with the block."""
     found = shutil.which(command[0], path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
     if found is None:
         raise FileNotFoundError(f"{command[0]} is not installed: apt-get install dnsperf unbound dnsmasq-base")
     with (folder / f"{Path(found).name}.log").open("wb") as output:
-        process = await asyncio.create_subprocess_exec(
-            "taskset", "-c", str(core), found, *command[1:], stdout=output, stderr=output
+        running = await asyncio.create_subprocess_exec(
+            *at_once(core), found, *command[1:], stdout=output, stderr=output
         )
     try:
-        yield process
+        yield running
     finally:
-        process.terminate()
-        await process.wait()
+        running.terminate()
+        await running.wait()
 
 
-async def _answers(server: NameServer) -> None:
+async def answers(server: NameServer) -> None:
     query = dns.message.make_query(f"llama-0.{ZONE}", "A")
     await _until(lambda: dns.query.udp(query, HOST, 0.5, server.port))
 
@@ -145,7 +156,7 @@ async def _until(work: Callable[[], Result]) -> Result:
             await asyncio.sleep(0.1)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])

@@ -25,6 +25,7 @@ from astra_agent.errors import AstraError, Conflict, HostFault, NotFound, Stale,
 from astra_agent.inventory import Inventory
 from astra_agent.lease import Lease
 from astra_agent.logs import Logs
+from astra_agent.look_ahead import look_ahead
 from astra_agent.lookout import Lookout
 from astra_agent.names import Names, NoNames
 from astra_agent.network import SlotNetworks
@@ -42,6 +43,7 @@ from astra_agent.wire import (
     ExecRequest,
     Finish,
     Hello,
+    LookAhead,
     MachineFacts,
     Refused,
     SignalRequest,
@@ -283,6 +285,10 @@ class Agent:
             raise NotFound(f"nothing runs in slot {slot} now")
         return SlotUsage.model_validate(dataclasses.asdict(used))
 
+    async def look_ahead(self, request: SlotRequest) -> LookAhead:
+        """Whether what the request names is there; bounded. Nothing is held by it."""
+        return await look_ahead(request, self._tools)
+
     async def exec(self, request: ExecRequest) -> ExecSession:
         """Raises: NotFound when nothing runs there; InvalidRequest when there is no such program; Unavailable."""
         return await self._tools.containers.exec(
@@ -329,7 +335,8 @@ class Agent:
         """What it wants is recorded and under way when this returns. Idempotent; None when it was taken."""
         slot = self._slots.get(directive.slot)
         if slot is None:
-            return SlotGone(slot=directive.slot)
+            # A sentence is nothing that has to be done: it says nothing of what the coordinator takes to be there.
+            return None if isinstance(directive, Tell) else SlotGone(slot=directive.slot)
         try:
             self._obey_term(directive.term)
             match directive:

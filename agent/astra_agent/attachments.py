@@ -42,6 +42,26 @@ def attached(
     return replace(edits, mounts=(), hooks=(), cpus=None, memory_nodes=None) if is_played else edits
 
 
+def training_up(inventory: Inventory) -> tuple[str, ...]:
+    """Names of the training ports that are active."""
+    return tuple(port.name for port in inventory.ports() if port.name in inventory.training and port.is_active)
+
+
+def why_fewer(inventory: Inventory, came_with: Sequence[str], request: SlotRequest, placed: Placed) -> str | None:
+    """
+    Why a worker must not be armed over fewer ports than its run was placed by; None when it has them all, or chooses
+    for itself.
+    """
+    if placed.tier not in ("infiniband", "rdma") or "NCCL_IB_HCA" in request.env:
+        return None
+    left = {*training_up(inventory), *(name for name, _ in inventory.excluded)}
+    down = [name for name in came_with if name not in left]
+    if not down:
+        return None
+    have = "has" if len(down) == 1 else "have"
+    return f"{', '.join(down)} of {inventory.machine} {have} gone down since {request.worker} was placed there"
+
+
 def why_down(inventory: Inventory, ports: Sequence[str]) -> str | None:
     """Why a worker that was told to use *ports* must not start; None when they are all up."""
     active = {port.name for port in inventory.ports() if port.is_active}

@@ -108,6 +108,8 @@ class AgentConfig:
     """From SIGKILL until a process that still lives puts the machine out of use."""
     registry_patience_s: float = 300.0
     """How long a registry that does not answer is asked again before the slot fails."""
+    probe_max_gbps: float = 0.0
+    """What this machine sends in a probe of the network at most, Gbit/s; 0: as much as goes."""
     runtime_check_s: float = 15.0
     """How often containerd is asked whether it is there, while nothing else asks it."""
 
@@ -127,6 +129,8 @@ class AgentConfig:
         for name in ("log_max_bytes", "log_check_s", "stuck_after_s", "runtime_check_s", "glance_s"):
             if getattr(self, name) <= 0:
                 raise _wrong(name, getattr(self, name), "more than 0")
+        if self.probe_max_gbps < 0:
+            raise _wrong("probe_max_gbps", self.probe_max_gbps, "a rate in Gbit/s such as 10, or 0 for no bound")
         self._check_paths()
         self._check_own_network()
 

@@ -32,6 +32,11 @@ class Dialer:
         """The network that it dials from."""
         return self._config.netns
 
+    @property
+    def probe_max_gbps(self) -> float:
+        """What this machine sends in a probe at most; 0: as much as goes."""
+        return self._config.probe_max_gbps
+
     async def __aenter__(self) -> Self:
         connector = aiohttp.TCPConnector(socket_factory=_sockets_of(self._config.netns), force_close=True)
         self._session = aiohttp.ClientSession(connector=connector)

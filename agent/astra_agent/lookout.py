@@ -16,7 +16,7 @@ from pathlib import Path
 from astra_agent.config import AgentConfig
 from astra_agent.errors import DeadlineExceeded, HostFault, InvalidRequest
 from astra_agent.inventory import Besides, Finding, Inventory, LibraryReading
-from astra_agent.inventory.kernel_log import Heard, hear
+from astra_agent.inventory.kernel_log import Heard, after, hear
 from astra_agent.inventory.library import TIMEOUT
 from astra_agent.kernel_events import KERNEL_LOG, device_events, log_lines
 from astra_agent.off_loop import OneThread
@@ -90,7 +90,8 @@ class Lookout:
         """The inventory, read again if a glance shows something else than the last one did."""
         if await self._has_changed():
             await self._read()
-        return self._inventory
+        async with self._reading:  # a reading that has begun knows of the change already, and has not told it yet
+            return self._inventory
 
     # Looking ------------------------------------------------------------------------------------------------------
 
@@ -128,6 +129,7 @@ class Lookout:
             except DeadlineExceeded as error:
                 self._trouble("files", str(error))
             library = await self._ask_library()
+            self._heard = after(self._heard, library)
             besides = Besides(log=self._heard, had_gpus=self._had.most)
             try:
                 found = await self._files.call(lambda: self._source.read(library, besides), FILES_S)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from astra_agent import attachments, host_files, plans
@@ -27,10 +27,10 @@ async def plan(tools: Tools, record: SlotRecord, attempt: AttemptRecord, files: 
         HostFault: the slot is not prepared, a file can't be written, a device has gone.
         InvalidRequest: what is asked for is not on this machine.
     """
-    prepared, request, logs = record.prepared, record.request, tools.logs
+    prepared, request, logs = record.prepared, record.request_of(attempt), tools.logs
     if prepared is None:
         raise HostFault(f"slot {request.slot} is not prepared")
-    edits = await _attached(tools, request, attempt)
+    edits = await _attached(tools, request, attempt, prepared.ports)
     attached = {plans.file_name(file): file.text for file in edits.files}
     host_files.write(files, _texts(tools, request, prepared, attempt) | attached)
     made = plans.container_plan(
@@ -48,7 +48,7 @@ async def plan(tools: Tools, record: SlotRecord, attempt: AttemptRecord, files: 
     return made, promise(edits)
 
 
-async def _attached(tools: Tools, request: SlotRequest, attempt: AttemptRecord) -> Edits:
+async def _attached(tools: Tools, request: SlotRequest, attempt: AttemptRecord, came_with: Sequence[str]) -> Edits:
     lookout, placed = tools.lookout, attempt.placed
     if not request.gpus and placed.tier in ("machine", "ethernet"):
         return Edits()
@@ -57,7 +57,7 @@ async def _attached(tools: Tools, request: SlotRequest, attempt: AttemptRecord) 
     if placed.tier == "nvlink" and inventory.overrides.exclusive_channels:
         tools.holdings.claim_channel(request, placed.channel)
     try:
-        return attachments.attached(
+        edits = attachments.attached(
             inventory,
             request,
             placed,
@@ -69,6 +69,10 @@ async def _attached(tools: Tools, request: SlotRequest, attempt: AttemptRecord) 
         raise HostFault(f"{error}; it had when {request.worker} came") from error
     except Conflict as error:
         raise HostFault(f"what {request.worker} is to get of {inventory.machine} is not clear: {error}") from error
+    fewer = attachments.why_fewer(inventory, came_with, request, placed)
+    if fewer is not None:
+        raise HostFault(fewer)
+    return edits
 
 
 def find_device(node: DeviceNode) -> Device:

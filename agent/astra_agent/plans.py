@@ -87,7 +87,7 @@ def container_plan(
         netns: What the container joins.
         files: Folder with the attempt's hosts, resolv.conf and hostname, and the files of *edits*.
     """
-    request = record.request
+    request = record.request_of(attempt)
     name = container_id(request.slot, attempt.number)
     return ContainerPlan(
         id=name,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from astra_agent import plans, ports
 from astra_agent.attach.gpu import chosen
+from astra_agent.attachments import training_up
 from astra_agent.errors import DeadlineExceeded, HostFault, InvalidRequest, Unavailable
 from astra_agent.planning import find_device
 from astra_agent.records import Prepared
@@ -29,28 +30,46 @@ async def prepare(request: SlotRequest, tools: Tools, progress: Callable[[str], 
         HostFault: this machine can't provide it.
         Unavailable: the registry has not answered within its bound.
     """
+    came_with = training_up(tools.lookout.inventory)  # before all that takes long
     chosen(tools.lookout.inventory, request.gpus)
-    mounts = plans.drive_mounts(request, tools.config.drives)
-    _check_drives(request, mounts)
-    mounts = (*mounts, *_host_mounts(request))
+    mounts = mounts_of(request, tools)
     for node in request.devices:
         find_device(node)
     image = await _pull(request, tools, progress)
-    args = plans.arguments(request, image.config)
-    working_dir = plans.working_dir(request, image.config)
     progress("Checking the command")
-    uid, gid, groups = await tools.patience.call(
-        tools.images.check_command,
+    uid, gid, groups = await tools.patience.call(check_command, request, tools, image, mounts)
+    progress("Setting up the network")
+    address, port, name_server = await _network(request, tools)
+    args, working_dir = plans.arguments(request, image.config), plans.working_dir(request, image.config)
+    return Prepared(image, args, working_dir, uid, gid, groups, address, port, name_server, came_with)
+
+
+def mounts_of(request: SlotRequest, tools: Tools) -> tuple[BindMount, ...]:
+    """Drives and folders of the machine. Raises: InvalidRequest, HostFault when one of them is not there."""
+    mounts = plans.drive_mounts(request, tools.config.drives)
+    for drive, mount in zip(request.drives, mounts, strict=True):
+        if not Path(mount.source).exists():
+            raise HostFault(f'drive "{drive.name}" is not mounted: {mount.source} is not there')
+    return (*mounts, *_host_mounts(request))
+
+
+async def check_command(
+    request: SlotRequest, tools: Tools, image: PreparedImage, mounts: tuple[BindMount, ...]
+) -> tuple[int, int, tuple[int, ...]]:
+    """Of the request's program in *image*. Returns, raises: as `Images.check_command`."""
+    return await tools.images.check_command(
         image,
-        args,
+        plans.arguments(request, image.config),
         plans.search_path(request, image.config),
-        working_dir,
+        plans.working_dir(request, image.config),
         request.user if request.user is not None else image.config.user,
         mounts,
     )
-    progress("Setting up the network")
-    address, port, name_server = await _network(request, tools)
-    return Prepared(image, args, working_dir, uid, gid, groups, address, port, name_server)
+
+
+def registry_auth(request: SlotRequest) -> tuple[str, str] | None:
+    """User name and password that came with the request."""
+    return (request.registry_auth.username, request.registry_auth.password) if request.registry_auth else None
 
 
 def _host_mounts(request: SlotRequest) -> tuple[BindMount, ...]:
@@ -74,20 +93,13 @@ async def _network(request: SlotRequest, tools: Tools) -> tuple[str, int, str]:
     return address, port, server
 
 
-def _check_drives(request: SlotRequest, mounts: tuple[BindMount, ...]) -> None:
-    for drive, mount in zip(request.drives, mounts, strict=True):
-        if not Path(mount.source).exists():
-            raise HostFault(f'drive "{drive.name}" is not mounted: {mount.source} is not there')
-
-
 async def _pull(request: SlotRequest, tools: Tools, progress: Callable[[str], None]) -> PreparedImage:
     """A registry that does not answer is asked again within a bound; a runtime for as long as it takes."""
-    auth = (request.registry_auth.username, request.registry_auth.password) if request.registry_auth else None
     deadline_s = time.monotonic() + tools.config.registry_patience_s
     backoff_s = _BACKOFF_FIRST_S
     while True:
         try:
-            return await tools.images.prepare(request.image, auth, progress)
+            return await tools.images.prepare(request.image, registry_auth(request), progress)
         except (Unavailable, DeadlineExceeded) as error:
             if not await _runtime_answers(tools):
                 away_s = time.monotonic()

@@ -26,10 +26,11 @@ PER_MINUTE = 30
 
 
 class Probes:
-    """*netns*: the machine's network; None: the process's own."""
+    """*netns*: the machine's network; None: the process's own. *max_bps*: what each may send; 0: as much as goes."""
 
-    def __init__(self, netns: Path | None) -> None:
+    def __init__(self, netns: Path | None, max_bps: float = 0.0) -> None:
         self._netns = netns
+        self._max_bps = max_bps
         self._running = 0
         self._began: deque[float] = deque()
 
@@ -41,7 +42,7 @@ class Probes:
             return
         self._running += 1
         try:
-            process = await channel.spawn(self._netns)
+            process = await channel.spawn(self._netns, self._max_bps)
             log.info("probe_began pid=%d", process.pid)
             try:
                 await first_of(_ask(connection, process), _answer(connection, process))

@@ -47,6 +47,7 @@ class AttemptRecord:
     """
     Attributes:
         placed: Where its run was placed.
+        worker: Its name in this attempt; empty: the slot's.
         ports: That its program was told to use; set with *armed*.
         armed: Its container has been there, waiting.
         start_wanted: Start was told.
@@ -61,6 +62,7 @@ class AttemptRecord:
     hosts: Mapping[str, str]
     names: RunNames | None = None
     placed: Placed = field(default_factory=Placed)
+    worker: str = ""
     ports: tuple[str, ...] = ()
     armed: bool = False
     start_wanted: bool = False
@@ -86,6 +88,8 @@ class Prepared:
     port: int
     name_server: str = ""
     """The address that its containers ask for names; empty: the machine's own servers, and hosts files."""
+    ports: tuple[str, ...] = ()
+    """Training ports that were up when the slot came: what its run was placed by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +142,10 @@ class SlotRecord:
     told: str = ""
     attempts: tuple[AttemptRecord, ...] = ()
     ending: Ending | None = None
+
+    def request_of(self, attempt: AttemptRecord) -> SlotRequest:
+        """The request under the name that the worker has in this attempt."""
+        return self.request.model_copy(update={"worker": attempt.worker}) if attempt.worker else self.request
 
     def attempt(self, number: int) -> AttemptRecord | None:
         return next((attempt for attempt in self.attempts if attempt.number == number), None)

@@ -173,6 +173,15 @@ class ExecSession(Protocol):
 
 
 class Images(Protocol):
+    async def look(self, reference: str, auth: tuple[str, str] | None, progress: Callable[[str], None]) -> int:
+        """
+        See that the image is there, without bringing it here. *progress* hears of a registry that is asked again.
+
+        Returns: how many bytes `prepare` would have to bring; 0 when the image is on this machine.
+        Raises: as `prepare`.
+        """
+        ...
+
     async def prepare(
         self, reference: str, auth: tuple[str, str] | None, progress: Callable[[str], None]
     ) -> PreparedImage:

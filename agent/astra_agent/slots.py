@@ -109,7 +109,9 @@ class Slot:
             return
         if self.record.phase != "ready" or self.record.ending is not None:
             raise Stale(f"slot {self.id} is {self.status().phase}, not ready")
-        attempt = AttemptRecord(number, directive.env, directive.hosts, directive.names, directive.placed)
+        attempt = AttemptRecord(
+            number, directive.env, directive.hosts, directive.names, directive.placed, directive.worker
+        )
         record = replace(self.record, term=directive.term, newest=number, detail="", fault=None)
         self.save(record.with_attempt(attempt))
         if directive.names is not None:

@@ -22,6 +22,7 @@ from astra_agent.wire import (
     ExecRequest,
     InventoryRequest,
     LogsRequest,
+    LookAheadRequest,
     Lookup,
     LookupRequest,
     OpenStream,
@@ -43,7 +44,7 @@ class Streams:
         self._dialer = dialer
         self._asked: asyncio.Queue[OpenStream] = asyncio.Queue(_AT_ONCE)
         self._open = asyncio.Semaphore(_AT_ONCE)
-        self._probes = Probes(dialer.netns)
+        self._probes = Probes(dialer.netns, 1e9 * dialer.probe_max_gbps)
 
     def open(self, opened: OpenStream) -> None:
         """Serve it. What is too many at once is not: whoever asked waits with a bound."""
@@ -73,6 +74,8 @@ class Streams:
                         await connection.send_str((await self._lookup(request)).model_dump_json())
                     case InventoryRequest():
                         await connection.send_str(dump(self._agent.inventory))
+                    case LookAheadRequest() as request:
+                        await connection.send_str((await self._agent.look_ahead(request.request)).model_dump_json())
                     case ProbeRequest():
                         await self._probes.serve(connection)
             except asyncio.CancelledError:

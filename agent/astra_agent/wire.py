@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-PROTOCOL = 2
+PROTOCOL = 3
 
 Tier = Literal["machine", "nvlink", "infiniband", "rdma", "ethernet"]
 """How close machines are, tightest first."""
@@ -394,6 +394,8 @@ class Arm(Wire):
     names: RunNames | None = None
     """The attempt is armed only once the machine's name server answers for these; they are taken back with the slot."""
     placed: Placed = Placed()
+    worker: str = ""
+    """What the worker is called in this attempt, where its slot was made before anybody knew; empty: the request's."""
 
 
 class Names(Wire):
@@ -482,7 +484,7 @@ class OpenStream(Wire):
 
     kind: Literal["open_stream"] = "open_stream"
     stream: str
-    request: LogsRequest | ExecRequest | LookupRequest | InventoryRequest | ProbeRequest = Field(discriminator="kind")
+    request: StreamRequest
 
 
 class LogsRequest(Wire):
@@ -501,6 +503,24 @@ class InventoryRequest(Wire):
     """The agent sends one text message, its machine's inventory as JSON, and closes."""
 
     kind: Literal["inventory"] = "inventory"
+
+
+class LookAheadRequest(Wire):
+    """
+    The agent looks whether it could prepare *request*, sends one `LookAhead` as text and closes. Nothing is held by
+    that, and its *slot* names nothing.
+    """
+
+    kind: Literal["look_ahead"] = "look_ahead"
+    request: SlotRequest
+
+
+class LookAhead(Wire):
+    kind: Literal["looked_ahead"] = "looked_ahead"
+    refusal: str = ""
+    """One sentence when what the user asked for is not there; empty: nothing speaks against it, as far as was seen."""
+    field: str | None = None
+    """Of the request, that *refusal* is about."""
 
 
 class ExecRequest(Wire):
@@ -557,6 +577,12 @@ class ProbeRequest(Wire):
     """
 
     kind: Literal["probe"] = "probe"
+
+
+StreamRequest = Annotated[
+    LogsRequest | ExecRequest | LookupRequest | InventoryRequest | LookAheadRequest | ProbeRequest,
+    Field(discriminator="kind"),
+]
 
 
 class Resize(Wire):

@@ -73,6 +73,15 @@ def named(document: Json, name: str) -> Json:
     return {**document, "metadata": {**(metadata if isinstance(metadata, dict) else {}), "name": name}}
 
 
+def with_image(document: Json, image: str) -> Json:
+    """The document with another image; one that has no template gets none, and is refused for that."""
+    spec = document.get("spec")
+    template = spec.get("task_template") if isinstance(spec, dict) else None
+    if not isinstance(spec, dict) or not isinstance(template, dict):
+        return document
+    return {**document, "spec": {**spec, "task_template": {**template, "image": image}}}
+
+
 def build(flags: RunFlags) -> Json:
     """
     The document that the flags stand for. Several machines without `--start` are a gang.

@@ -34,11 +34,10 @@ from astra_dns.counters import Counters
 from astra_dns.forward import Forwarder
 from astra_dns.records import Draft, RunKey, RunNames
 from astra_dns.server import Server
+from astra_dns.slices import until_due
 
 log = logging.getLogger(__name__)
 
-_AT_ONCE = 64
-"""Names taken in between two looks at the sockets: well under a millisecond."""
 _QUERY_S = 5.0
 
 
@@ -61,11 +60,12 @@ class Control:
         self._stop = stop
         self._parts: dict[RunKey, dict[str, tuple[str, ...]]] = {}
         self._changing = asyncio.Lock()
+        self._is_unfrozen = False
 
     @property
     def is_busy(self) -> bool:
-        """Whether many names are just being taken in."""
-        return self._changing.locked()
+        """Whether names have been taken in that a search for cycles would have to go through."""
+        return self._is_unfrozen or self._changing.locked()
 
     async def serve(self, connection: socket.socket) -> None:
         """Until the other side is gone. Owns *connection*, which does not block."""
@@ -85,6 +85,7 @@ class Control:
                 answer, descriptors = await self._obey(*received)
                 if answer is not None:
                     channel.send(connection, answer, descriptors)
+                await asyncio.sleep(0)  # whoever tells much at once does not keep those waiting who ask
         except (OSError, ValueError, KeyError, TypeError) as error:
             log.warning("control_lost reason=%r", error)
         finally:
@@ -142,15 +143,16 @@ class Control:
 
     async def _steps(self, steps: Iterator[None]) -> None:
         async with self._changing:
-            for number, _ in enumerate(steps, 1):
-                if number % _AT_ONCE == 0:
-                    await asyncio.sleep(0)
+            while not until_due(steps):  # noqa: ASYNC110 -- nothing is waited for: others have their turn
+                await asyncio.sleep(0)
+            self._is_unfrozen = True
 
     async def _publish(self) -> Message:
         async with self._changing:
             snapshot = self._draft.freeze()
         self._server.publish(snapshot)
         gc.freeze()
+        self._is_unfrozen = False
         return {"serial": snapshot.serial}
 
     def _take(self, name: str) -> tuple[Message, tuple[int, ...]]:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import gc
 import itertools
 import logging
+import os
 import signal
 import socket
 import sys
@@ -30,6 +32,7 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 1.0
 """At the machine's resolv.conf, and at our own control socket's file."""
+NICENESS = -10
 COLLECT_EVERY = 60
 """Looks between two searches for cycles, which time-outs leave behind; names are not searched."""
 
@@ -41,6 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     # A search for cycles among 100,000 names would take a tenth of a second.
     gc.disable()
+    with contextlib.suppress(PermissionError):
+        # It needs little and is waited for by every program, on machines whose processors data loaders keep busy.
+        os.setpriority(os.PRIO_PROCESS, 0, NICENESS)
     asyncio.run(_run(options))
     return 0
 

@@ -180,6 +180,7 @@ class Draft:
         workers: dict[bytes, Records] = {}
         reverse: dict[bytes, Records] = {}
         for worker, addresses in run.addresses.items():
+            _check_worker(run, worker, home)
             name = names.relative(worker)
             workers[name] = _address_records(addresses)
             for address in addresses:
@@ -245,18 +246,27 @@ def _leader_records(run: RunNames) -> Records:
 
 
 def _check(run: RunNames, zone: bytes) -> None:
-    """Raises: ValueError naming what is no name or no address."""
-    for name in (run.workspace, run.run, *run.addresses):
-        if "." in name or len(names.relative(name)) > names.MAX_LABEL_BYTES + 1:
-            raise ValueError(f"{name!r} is no name: expected one label")
-    for worker in run.addresses:
-        if not worker.lower().startswith(f"{run.run.lower()}-"):
-            raise ValueError(f"{worker!r} is no worker of run {run.run!r}: expected {run.run}- in front")
+    """Raises: ValueError naming what is no name."""
+    for name in (run.workspace, run.run):
+        _check_label(name)
     if run.leader and run.leader not in run.addresses:
         raise ValueError(f"leader {run.leader!r} is no worker of run {run.run!r}")
-    longest = max((run.run, *run.addresses), key=len)
-    whole = names.relative(f"{RENDEZVOUS}.{longest}") + names.relative(run.workspace) + zone
-    if len(whole) > names.MAX_NAME_BYTES:
-        raise ValueError(f"{longest!r} of workspace {run.workspace!r} is no name: too long with the zone behind it")
-    for address in itertools.chain.from_iterable(run.addresses.values()):
-        ip_address(address)
+    _check_length(run.run, run.workspace, names.relative(run.workspace) + zone)
+
+
+def _check_worker(run: RunNames, worker: str, home: bytes) -> None:
+    """Raises: ValueError naming what is no worker's name."""
+    _check_label(worker)
+    if not worker.lower().startswith(f"{run.run.lower()}-"):
+        raise ValueError(f"{worker!r} is no worker of run {run.run!r}: expected {run.run}- in front")
+    _check_length(worker, run.workspace, home)
+
+
+def _check_label(name: str) -> None:
+    if "." in name or len(names.relative(name)) > names.MAX_LABEL_BYTES + 1:
+        raise ValueError(f"{name!r} is no name: expected one label")
+
+
+def _check_length(name: str, workspace: str, home: bytes) -> None:
+    if len(_SERVICE) + 1 + len(name) + len(home) > names.MAX_NAME_BYTES:
+        raise ValueError(f"{name!r} of workspace {workspace!r} is no name: too long with the zone behind it")

@@ -61,11 +61,9 @@ class Server:
                 self._ready[workspace] = Ready(view)
                 self._graveyard.bury(ready.answers)
         for workspace, view in before.views.items():
-            if snapshot.view(workspace) is not view:
-                for run, records in view.runs.items():
-                    if snapshot.view(workspace).runs.get(run) is not records:
-                        self._graveyard.bury(records.workers)
-                        self._graveyard.bury(records.reverse)
+            now = snapshot.view(workspace)
+            if now is not view:
+                self._graveyard.bury_view(view, now)
 
     def add(self, name: str, workspace: str, sock: socket.socket) -> None:
         """Answer on *sock* (UDP, bound; or TCP, listening), the server's from now on, in the place of any *name*."""

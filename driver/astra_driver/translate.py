@@ -58,11 +58,7 @@ def slot_request(task: TaskConfig, settings: TaskSettings, plugin: PluginSetting
         engine_ref=name.engine_ref,
         incarnation=name.start,
         starts="when_told" if is_gang(task.env) else "when_ready",
-        run=RunRef(
-            workspace=_meta(task.env, "astra_workspace") or task.namespace,
-            name=_meta(task.env, "astra_run") or task.job_id,
-            uid=_meta(task.env, "astra_uid") or task.job_id,
-        ),
+        run=RunRef(workspace=task.namespace, name=task.job_id, uid=task.job_id),
         worker=settings.hostname or network.hostsConfig.hostname or host_name(task.name, task.alloc_id[:8]),
         image=settings.image,
         command=(settings.command, *settings.args) if settings.command else (),
@@ -120,12 +116,11 @@ def _reserved(task: TaskConfig, text: str) -> SlotRequest:
 
 
 def is_gang(env: Mapping[str, str]) -> bool:
-    """Whether a coordinator starts this task together with others."""
-    return _meta(env, "astra_start").lower() == "gang"
-
-
-def _meta(env: Mapping[str, str], key: str) -> str:
-    return env.get(f"NOMAD_META_{key}", "")
+    """Whether a coordinator starts this task together with others. Raises: InvalidRequest."""
+    said = env.get("NOMAD_META_astra_start", "")
+    if said.lower() not in ("", "gang"):
+        raise InvalidRequest(f'meta astra_start is "{said}": right is "Gang", or no such meta', "astra_start")
+    return bool(said)
 
 
 def _network(spec: NetworkIsolationSpec) -> JoinedNetwork | None:

@@ -13,7 +13,7 @@ from typing import Any
 from aiohttp import hdrs, web
 
 from astra_agent.errors import AstraError, InvalidRequest, NotFound, handling
-from astra_gang import view
+from astra_gang import metrics, view
 from astra_gang.clock import Clock
 from astra_gang.core import Phase
 from astra_gang.engine import Engine
@@ -76,6 +76,7 @@ class Api:
     def application(self, links: Links, streams: Streams, token: Token) -> web.Application:
         app = web.Application(middlewares=[_errors, _authorize(token)], client_max_size=BODY_MAX)
         app.router.add_get("/v1/health", self._health)
+        app.router.add_get("/v1/metrics", self._metrics)
         app.router.add_get("/v1/machines", self._get_machines)
         app.router.add_get("/v1/machines/{name}", self._get_machine)
         app.router.add_get("/v1/machines/{machine}/probe", self._probing.take_part)
@@ -98,6 +99,18 @@ class Api:
         trouble = self._loop.trouble
         body = {"status": trouble or "ok", "version": version("astraeus"), "term": self._term}
         return web.json_response(body, status=200 if trouble is None else 503)
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        Query(request, ())
+        runs = (run.state for run in self._loop.ledger.all())
+        told = metrics.text(
+            runs,
+            await self._engine.machines(),
+            workspaces=self._workspaces,
+            term=self._term,
+            ok=self._loop.trouble is None,
+        )
+        return web.Response(text=told, headers={hdrs.CONTENT_TYPE: metrics.CONTENT_TYPE})
 
     async def _get_machines(self, request: web.Request) -> web.Response:
         Query(request, ())

@@ -14,6 +14,7 @@ from astra_agent.wire import lease_every_s
 from astra_gang.api import Api
 from astra_gang.clock import Clock
 from astra_gang.config import Config
+from astra_gang.desk import Desk
 from astra_gang.engine import Engine
 from astra_gang.follow import Follow
 from astra_gang.footing import Footing, Ground
@@ -40,6 +41,7 @@ class Parts:
     loop: Loop
     links: Links
     app: web.Application
+    desk: Desk
     term: int
 
     @property
@@ -65,7 +67,7 @@ async def assemble(
         engine=engine,
         roster=roster,
         ledger=Ledger(loaded.runs, loaded.last_event),
-        settings=Settings(term, config.disconnect_limit_s, config.lost_margin_s, config.runs_kept),
+        settings=Settings(term, config.disconnect_limit_s, config.lost_margin_s, config.runs_kept, footing.shared),
         machines=ground.expected,
     )
     limit_s = config.disconnect_limit_s
@@ -77,7 +79,9 @@ async def assemble(
         clock=clock,
         engine=engine,
         loop=loop,
-        intake=Intake(clock=clock, engine=engine, loop=loop, drives=config.drives, settings=config.policy),
+        intake=Intake(
+            clock=clock, engine=engine, loop=loop, streams=streams, drives=config.drives, settings=config.policy
+        ),
         follow=Follow(clock=clock, store=store, loop=loop, streams=streams),
         naming=Naming(loop=loop, streams=streams),
         probing=Probing(engine, streams),
@@ -85,14 +89,18 @@ async def assemble(
         machines=ground.expected,
         term=term,
     )
-    return Parts(ground, loop, links, api.application(links, streams, operator), term)
+    desk = Desk(clock=clock, loop=loop, settings=config.policy)
+    return Parts(ground, loop, links, api.application(links, streams, operator), desk, term)
 
 
 @contextlib.asynccontextmanager
 async def serving(parts: Parts, sockets: Sequence[socket.socket]) -> AsyncIterator[None]:
     """The coordinator runs inside the block. What breaks one part ends them all, and the block."""
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(parts.ground.run(parts.links)), group.create_task(parts.loop.run(parts.links))]
+        tasks = [
+            group.create_task(parts.ground.run(parts.links, parts.desk)),
+            group.create_task(parts.loop.run(parts.links)),
+        ]
         try:
             async with _served(parts, sockets):
                 yield

@@ -20,6 +20,7 @@ class Machine:
 
     Attributes:
         connected: Its agent has a link to the coordinator now.
+        silent: It has one, and has not been heard over it for a while: it may be cut off, so nothing new goes there.
         out_of_use: A sentence when nothing new may be placed here, else None.
     """
 
@@ -30,6 +31,7 @@ class Machine:
     slots: tuple[str, ...]
     connected: bool
     out_of_use: str | None = None
+    silent: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,6 +78,7 @@ def usable(machine: Machine, drives: Collection[str], avoid: Collection[str]) ->
     facts = machine.facts
     return (
         machine.connected
+        and not machine.silent
         and machine.out_of_use is None
         and facts.out_of_use is None
         and facts.name not in avoid
@@ -142,6 +143,8 @@ def lack(machine: Machine, request: Request, shape: Shape, tier: Tier, avoid: Co
         return f"out of use: {out_of_use.rstrip('.')}"
     if not machine.connected:
         return "not connected"
+    if machine.silent:
+        return "it does not answer"
     if facts.name in avoid:
         return "failed this run a short while ago"
     if len(machine.free_gpus) < shape.gpus:

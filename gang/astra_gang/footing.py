@@ -13,6 +13,7 @@ from typing import Protocol
 
 from astra_gang.clock import Clock
 from astra_gang.config import Config
+from astra_gang.desk import Desk
 from astra_gang.engine import Engine
 from astra_gang.engines.agent_socket import AgentSocket
 from astra_gang.engines.embedded import EmbeddedEngine
@@ -53,7 +54,7 @@ class Ground(Protocol):
         """The only machines that may have one; None: any."""
         ...
 
-    async def run(self, agents: Agents) -> None:
+    async def run(self, agents: Agents, desk: Desk) -> None:
         """Until cancelled. Raises: Stale, when another coordinator has taken over."""
         ...
 
@@ -105,7 +106,7 @@ class EmbeddedGround:
     def allowed(self) -> Collection[str] | None:
         return self.doors
 
-    async def run(self, agents: Agents) -> None:
+    async def run(self, agents: Agents, desk: Desk) -> None:
         async with AsyncExitStack() as stack:
             for door in self.doors.values():
                 stack.push_async_callback(door.close)

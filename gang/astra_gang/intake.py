@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import secrets
 from collections.abc import Collection
 
-from astra_agent.errors import InvalidRequest
+from pydantic import ValidationError
+
+from astra_agent.errors import InvalidRequest, Unavailable
+from astra_agent.wire import LookAhead, LookAheadRequest
 from astra_gang import plan
 from astra_gang.clock import Clock
 from astra_gang.core import Policy, begin
-from astra_gang.engine import Engine
+from astra_gang.engine import Engine, SlotOffer
 from astra_gang.loop import Loop
 from astra_gang.spec import Spec, parse, policy
 from astra_gang.store import RunRecord
+from astra_gang.streams import Streams
+
+_log = logging.getLogger(__name__)
+
+_DIAL_S = 3.0
+"""For the machine's agent to come; one that is cut off and not yet known to be holds nobody up for longer."""
+_LOOK_AHEAD_S = 20.0
+"""Longer than an agent takes at most."""
+_FIELDS = {"drives": "datavolume_refs"}
+"""What a spec calls the fields of a worker's request that it has another name for."""
 
 
 class Intake:
@@ -22,8 +37,18 @@ class Intake:
         settings: Bounds and budgets that no spec sets.
     """
 
-    def __init__(self, *, clock: Clock, engine: Engine, loop: Loop, drives: Collection[str], settings: Policy) -> None:
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        engine: Engine,
+        loop: Loop,
+        streams: Streams,
+        drives: Collection[str],
+        settings: Policy,
+    ) -> None:
         self._clock = clock
+        self._streams = streams
         self._engine = engine
         self._loop = loop
         self._drives = drives
@@ -39,7 +64,8 @@ class Intake:
         """
         spec = parse(document)
         self._check_drives(spec)
-        count = plan.choose_machines(spec, await self._engine.machines())
+        machines = await self._engine.machines()
+        count = plan.choose_machines(spec, machines)
         state = begin(
             workspace=workspace,
             name=spec.name,
@@ -48,6 +74,7 @@ class Intake:
             workers=plan.workers(spec, count),
             now=self._clock.now(),
         )
+        await self._look_ahead(plan.example(state, spec, machines))
         run = RunRecord(spec, state)
         await self._loop.submit(run)
         return self._loop.ledger.get(state.uid) or run
@@ -58,3 +85,26 @@ class Intake:
                 field = f"spec.task_template.datavolume_refs[{i}].name"
                 there = f"there are {', '.join(sorted(self._drives))}" if self._drives else "this cluster has none"
                 raise InvalidRequest(f"{field} is {drive.name}, which is no drive of this cluster: {there}", field)
+
+    async def _look_ahead(self, example: SlotOffer | None) -> None:
+        """
+        Has a machine look for the image and the command of a worker, so that its user hears at once of what is not
+        there. No machine that could answer in time is no reason to refuse: those that the run gets will look again.
+
+        Raises: InvalidRequest: They are not there.
+        """
+        if example is None:
+            return
+        try:
+            asked = LookAheadRequest(request=example.request)
+            async with (
+                self._streams.open(example.machine, asked, dial_s=_DIAL_S) as agent,
+                asyncio.timeout(_LOOK_AHEAD_S),
+            ):
+                found = LookAhead.model_validate_json(await agent.receive_str())
+        except (Unavailable, TimeoutError, TypeError, ValidationError) as error:
+            _log.info("not_looked_ahead machine=%s reason=%r", example.machine, str(error))
+            return
+        if found.refusal:
+            field = f"spec.task_template.{_FIELDS.get(found.field or '', found.field)}"
+            raise InvalidRequest(found.refusal, field)

@@ -12,10 +12,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from astra_agent.errors import Conflict, NotFound
+from astra_agent.errors import NotFound
 from astra_gang.clock import Clock
 from astra_gang.core import Event, Phase, RunState, Tell, step
 from astra_gang.core.decisions import Ignore
+from astra_gang.same_names import check_names
 from astra_gang.store import Batch, RunEvent, RunRecord
 
 _log = logging.getLogger(__name__)
@@ -88,6 +89,8 @@ class Draft:
         self.now = clock.now()
         self._changed: dict[str, RunRecord] = {}
         self._events: dict[str, list[RunEvent]] = defaultdict(list)
+        self.said: list[tuple[str, Tell]] = []
+        """By uid, in order."""
 
     def get(self, uid: str) -> RunRecord | None:
         return self._changed.get(uid) or self._ledger.get(uid)
@@ -101,13 +104,12 @@ class Draft:
         A new run.
 
         Raises:
-            Conflict: One of this name has not ended.
+            Conflict: One of this name has not ended, or a name of the run is that of another run or of its worker.
         """
         state = run.state
-        if any((r.state.workspace, r.state.name) == (state.workspace, state.name) for r in self.live()):
-            raise Conflict(
-                f"run {state.name} in workspace {state.workspace} has not ended: stop it first, or choose another name"
-            )
+        for other in self.live():
+            if other.state.workspace == state.workspace:
+                check_names(state, other.state)
         self._changed[state.uid] = run
         self._tell(state, Tell("Submitted"))
 
@@ -148,6 +150,7 @@ class Draft:
         return tuple(ended[: max(0, len(ended) - self._runs_kept)])
 
     def _tell(self, state: RunState, tell: Tell) -> None:
+        self.said.append((state.uid, tell))
         events = self._events[state.uid]
         last = events[-1].id if events else self._ledger.last_event(state.uid)
         events.append(

@@ -18,8 +18,10 @@ from dataclasses import dataclass
 from astra_agent.errors import AstraError, DeadlineExceeded, Unavailable
 from astra_agent.wire import Hello, SlotStatus
 from astra_gang.clock import Clock
-from astra_gang.core import Event, SlotGone, StopAsked
+from astra_gang.core import Event, RunState, SlotGone, StopAsked
+from astra_gang.core.slots import find_slot
 from astra_gang.engine import Engine
+from astra_gang.foyer import Foyer, is_unasked
 from astra_gang.ledger import Draft, Ledger
 from astra_gang.performer import Agents, Performer
 from astra_gang.planner import Planner
@@ -27,6 +29,7 @@ from astra_gang.publisher import Publisher
 from astra_gang.roster import Roster
 from astra_gang.sightings import is_on, slot_seen, watched
 from astra_gang.store import Batch, RunRecord, Store
+from astra_gang.telling import Teller
 from astra_gang.watch import Watch
 
 _log = logging.getLogger(__name__)
@@ -46,12 +49,14 @@ class Settings:
     Attributes:
         term: Of this coordinator.
         disconnect_limit_s, lost_margin_s, runs_kept: As in `astra_gang.config.Config`.
+        tells_slots: The engine shows its users what slots are told.
     """
 
     term: int
     disconnect_limit_s: float
     lost_margin_s: float
     runs_kept: int
+    tells_slots: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +91,9 @@ class Loop:
         self.trouble: str | None = None
         """A sentence while the records can't be written."""
         self.watch = Watch(roster, settings.disconnect_limit_s, settings.lost_margin_s)
+        self.foyer = Foyer()
+        self.adopted_changes: list[Callable[[], None]] = []
+        """Called when an adopted run has changed; must not wait."""
         self._clock = clock
         self._store = store
         self._engine = engine
@@ -100,6 +108,7 @@ class Loop:
         versions = itertools.count(1)
         self._publisher = Publisher(settings.term, versions)
         self._agents: Agents | None = None
+        self._teller: Teller | None = None
         self._performer = Performer(
             clock=clock, engine=engine, roster=roster, post=self.post, term=settings.term, versions=versions
         )
@@ -127,12 +136,7 @@ class Loop:
 
     async def hello(self, hello: Hello) -> None:
         """Everything an agent knows, and so also what it does not. Returns once recorded."""
-
-        def apply(draft: Draft) -> None:
-            for status in hello.slots:
-                draft.feed(status.run.uid, slot_seen(status))
-
-        await self._record(apply)
+        await self.reports(hello.slots)
         self._performer_forgets(hello.facts.name)
 
     async def reports(self, statuses: Iterable[SlotStatus]) -> None:
@@ -141,12 +145,14 @@ class Loop:
 
         def apply(draft: Draft) -> None:
             for status in taken:
-                draft.feed(status.run.uid, slot_seen(status))
+                draft.feed(_run_of(status, draft), slot_seen(status))
 
         await self._record(apply)
+        self.foyer.see(taken)
 
     async def slot_gone(self, slot: str) -> None:
         """An agent was told something about a slot that it does not have."""
+        self.foyer.gone(slot)
 
         def apply(draft: Draft) -> None:
             for run in draft.live():
@@ -182,6 +188,8 @@ class Loop:
     async def run(self, agents: Agents) -> None:
         """Until cancelled. Starts with what is outstanding: there is no other recovery."""
         self._agents = agents
+        if self._settings.tells_slots:
+            self._teller = Teller(clock=self._clock, term=self._settings.term, send=agents.send, state=self._state_of)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._performer.run(agents))
             group.create_task(self._planner.run())
@@ -234,6 +242,9 @@ class Loop:
             if not entry.recorded.done():
                 entry.recorded.set_result(None)
         self._act(self._due_runs(batch))
+        if self._teller is not None:  # last: nobody waits for a sentence
+            self._teller.hear(draft.said if batch is not None else ())
+            self._teller.pass_time()
 
     def _accept(self, batch: Batch) -> None:
         if self.trouble is not None:
@@ -272,7 +283,10 @@ class Loop:
     def _act(self, runs: Iterable[RunRecord]) -> None:
         for run in runs:
             self._performer.look(run)
-            if run.state.wants_place:
+            if run.state.adopted:
+                for called in self.adopted_changes:
+                    called()
+            elif run.state.wants_place:
                 self._planner.wake()
 
     async def _give_back_strays(self) -> None:
@@ -290,11 +304,16 @@ class Loop:
 
     def _next_due(self) -> float:
         dues = (self._performer.next_due(), self.watch.next_due(self.ledger), self._read_at + _READING_EVERY_S)
-        return min(due for due in dues if due is not None)
+        told = self._teller.next_due() if self._teller is not None else None
+        return min(due for due in (*dues, told) if due is not None)
 
     def _only_the_clock(self) -> Batch | None:
         reading = self._clock.reading()
         return Batch(reading) if reading.seconds >= self._read_at + _READING_EVERY_S else None
+
+    def _state_of(self, uid: str) -> RunState | None:
+        run = self.ledger.get(uid)
+        return run.state if run is not None else None
 
     # The inbox -------------------------------------------------------------------------------------------------------
 
@@ -326,6 +345,15 @@ class Loop:
 
 
 _LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+def _run_of(status: SlotStatus, draft: Draft) -> str:
+    """The uid of the run that a slot is of; an agent does not know it where the slot came before the run."""
+    if is_unasked(status):
+        for run in draft.live():
+            if run.state.adopted and find_slot(run.state, status.slot) is not None:
+                return run.state.uid
+    return status.run.uid
 
 
 def _apply(entries: list[_Entry], draft: Draft) -> list[_Entry]:

@@ -158,6 +158,7 @@ class Performer:
             env=environment(run.state, run.spec, decision.rank, facts),
             hosts=hosts(run.state),
             placed=placed(run.state, run.spec),
+            worker=run.state.workers[decision.rank].name,
             names=run_names(run.state, term=self._term, version=next(self._versions)),
         )
 

@@ -5,16 +5,18 @@ Between the spec, the core and the engine: how many workers a run has, where the
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from dataclasses import replace as replace_fields
 from typing import get_args
 
 from astra_agent import wire
-from astra_agent.wire import RunRef, SlotRequest
+from astra_agent.wire import MachineFacts, RunRef, SlotRequest
 from astra_gang import shape as shapes
 from astra_gang.core.decisions import Place
 from astra_gang.core.events import NotPlaced, Placed
 from astra_gang.core.state import Assignment, RunState, StartPolicy, Worker
 from astra_gang.engine import Machine, SlotOffer
-from astra_gang.fit import Request, Tier
+from astra_gang.fit import Request, Tier, could_fit
 from astra_gang.placement import NotPlaceable, Placement, Within, place, replace
 from astra_gang.shape import Shape
 from astra_gang.spec import Spec
@@ -79,6 +81,39 @@ def answer(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A slot that is there already. *ref*: what the engine calls it."""
+
+    facts: MachineFacts
+    gpus: tuple[int, ...]
+    slot: str
+    ref: str
+
+
+def seated(
+    asked: Place, run: RunState, spec: Spec, seats: Sequence[Seat], taken: Collection[tuple[str, int]] = ()
+) -> Placed | NotPlaced:
+    """As `answer` for a whole gang whose machines have been chosen by others: who gets which rank, on which tier."""
+    by_machine = {seat.facts.name: seat for seat in seats}
+    machines = [_emptied(Machine(seat.facts, 0.0, 0, (), (), True)) for seat in seats]
+    found = place(_request(spec, (_shape(run, spec),)), machines)
+    if isinstance(found, NotPlaceable):
+        return NotPlaced(reservation=asked.reservation, reason=found.reason)
+    channel = _channel(found, machines, taken)
+    if channel is None:
+        return NotPlaced(asked.reservation, f"Every IMEX channel of NVLink domain {found.domain} is taken")
+    chosen = [(assignment, by_machine[assignment.machine]) for assignment in found.assignments]
+    return Placed(
+        reservation=asked.reservation,
+        assignments=tuple(replace_fields(one, gpus=seat.gpus, slot=seat.slot, ref=seat.ref) for one, seat in chosen),
+        tier=found.tier,
+        domain=found.domain,
+        why=f"{len(seats)} machines that the job was placed on",
+        channel=channel,
+    )
+
+
 def _channel(found: Placement, machines: Sequence[Machine], taken: Collection[tuple[str, int]]) -> int | None:
     """
     The lowest that no other run of the domain has, the same on every machine; 0 where they are not the runs' own. None
@@ -107,8 +142,18 @@ def offer(run: RunState, spec: Spec, assignment: Assignment) -> SlotOffer:
         memory_bytes=shape.memory_bytes,
         gpus=assignment.gpus,
         stop_grace_s=run.policy.stop_grace_s,
+        engine_ref=assignment.ref,
     )
     return SlotOffer(machine=assignment.machine, request=request)
+
+
+def example(run: RunState, spec: Spec, machines: Sequence[Machine]) -> SlotOffer | None:
+    """A worker of the run on a machine that could have one, whatever runs there now; None when there is none."""
+    request, shape = _request(spec, (_shape(run, spec),)), _shape(run, spec)
+    for machine in machines:
+        if machine.connected and could_fit(machine, shape, request.drives):
+            return offer(run, spec, Assignment(rank=0, machine=machine.facts.name, gpus=(), slot="example"))
+    return None
 
 
 def placed(run: RunState, spec: Spec) -> wire.Placed:

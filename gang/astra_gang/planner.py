@@ -108,7 +108,7 @@ def answers(runs: Iterable[RunRecord], machines: Sequence[Machine]) -> list[tupl
     found: list[tuple[str, Event]] = []
     for run in sorted(taken, key=lambda r: (-(r.spec.document.spec.priority or 0), r.state.submitted_at)):
         for decision in outstanding(run.state):
-            if isinstance(decision, Place):
+            if isinstance(decision, Place) and not run.state.adopted:
                 others = {held for uid, held in channels.items() if uid != run.state.uid}
                 answer = plan.answer(decision, run.state, run.spec, tuple(room.values()), others)
                 if isinstance(answer, Placed):

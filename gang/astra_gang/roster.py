@@ -38,7 +38,7 @@ class Roster:
 
     Subscribers are called at once and must not wait: `arrivals` with the machine's name after its hello, `departures`
     with machine and slot when its agent says that it has no such slot (any more), `changes` when a machine came, its
-    facts changed, or the engine has freed resources.
+    facts changed, or it is no more silent, or the engine has freed resources.
     """
 
     def __init__(self, clock: Clock, silent_after_s: float = 10.0) -> None:
@@ -71,6 +71,10 @@ class Roster:
         silent_s = self._clock.now() - self.heard_at(name)
         return silent_s if silent_s >= (self._silent_after_s if self.is_connected(name) else _REDIAL_S) else None
 
+    def is_silent(self, name: str) -> bool:
+        """Whether it has a link and has not been heard over it for a while. What runs there is nobody's concern yet."""
+        return self.is_connected(name) and self.silent_s(name) is not None
+
     def arrived(self, hello: Hello) -> None:
         name = hello.facts.name
         slots = frozenset(status.slot for status in hello.slots)
@@ -80,7 +84,10 @@ class Roster:
         self.announce()
 
     def leased(self, name: str) -> None:
+        was_silent = self.is_silent(name)
         self._update(name, heard_at=self._clock.now())
+        if was_silent:
+            self.announce()
 
     def left(self, name: str) -> None:
         self._update(name, connected=False)

@@ -39,6 +39,7 @@ def slot_seen(status: SlotStatus) -> SlotSeen:
         ),
         arm_failed=status.arm_failed,
         stuck=status.stuck,
+        incarnation=status.incarnation,
     )
 
 

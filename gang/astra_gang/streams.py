@@ -23,7 +23,7 @@ from astra_gang.tokens import Token
 _log = logging.getLogger(__name__)
 
 DIAL_S = 15.0
-"""From asking an agent to dial until it has."""
+"""From asking an agent to dial until it has, where nobody says otherwise."""
 STREAMS_MAX = 1024
 MESSAGE_MAX = 2**20
 _PING_S = 30.0
@@ -62,7 +62,8 @@ class Streams:
     async def open(
         self,
         machine: str,
-        request: wire.LogsRequest | wire.ExecRequest | wire.LookupRequest | wire.InventoryRequest | wire.ProbeRequest,
+        request: wire.StreamRequest,
+        dial_s: float = DIAL_S,
     ) -> AsyncIterator[web.WebSocketResponse]:
         """
         The agent's side of a new stream; closed at the end of the block.
@@ -78,7 +79,7 @@ class Streams:
         self._awaited[name], self._over[name] = awaited, over
         try:
             self._dialer.open_stream(machine, wire.OpenStream(stream=name, request=request))
-            socket = await _dialled(awaited, machine)
+            socket = await _dialled(awaited, machine, dial_s)
             try:
                 yield socket
             finally:
@@ -114,9 +115,11 @@ async def _copy(source: web.WebSocketResponse, target: web.WebSocketResponse) ->
                 await target.send_str(message.data)
 
 
-async def _dialled(awaited: asyncio.Future[web.WebSocketResponse], machine: str) -> web.WebSocketResponse:
+async def _dialled(
+    awaited: asyncio.Future[web.WebSocketResponse], machine: str, dial_s: float
+) -> web.WebSocketResponse:
     try:
-        async with asyncio.timeout(DIAL_S):
+        async with asyncio.timeout(dial_s):
             return await awaited
     except TimeoutError as error:
-        raise Unavailable(f"the agent of {machine} did not open the stream within {DIAL_S:g} s") from error
+        raise Unavailable(f"the agent of {machine} did not open the stream within {dial_s:g} s") from error

@@ -36,6 +36,11 @@ _MOVING = ("Preparing", "ReadyToStart", "Armed", "Running", "Stopping")
 """Of a worker in one of these its machine would say more if it answered."""
 
 
+def phase(state: RunState) -> str:
+    """In the words of users."""
+    return str(state.outcome) if state.phase is Phase.ENDED else _PHASES[state.phase]
+
+
 def job(run: RunRecord, wall: Wall, absences: Iterable[Absence] = ()) -> Json:
     """
     Args:
@@ -54,7 +59,7 @@ def job(run: RunRecord, wall: Wall, absences: Iterable[Absence] = ()) -> Json:
         },
         "spec": document["spec"],
         "status": {
-            "phase": str(state.outcome) if state.phase is Phase.ENDED else _PHASES[state.phase],
+            "phase": phase(state),
             "reason": absence.reason(state, away.values()),
             "refused": state.refused,
             "attempt": state.attempt,

@@ -41,7 +41,11 @@ class Unreached(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """One machine's way to call others: from its own address, so that bytes go where the run's will."""
+    """
+    One machine's way to call others: from its own address, so that bytes go where the run's will.
+
+    *max_bps* is for all connections to one peer together, 0 for as much as goes: a machine sends to one at a time.
+    """
 
     rank: int
     address: str
@@ -58,7 +62,9 @@ class Caller:
         made = []
         try:
             for stream in range(streams):
-                attempt = _Call(self, peer, Greeting(purpose, self.rank, peer.rank, stream, tag, os.urandom(8)))
+                attempt = _Call(
+                    self, peer, Greeting(purpose, self.rank, peer.rank, stream, tag, os.urandom(8)), streams
+                )
                 _finish([attempt], time.monotonic() + limit_s)
                 if attempt.outcome != "reached":
                     attempt.close()
@@ -132,7 +138,7 @@ class Caller:
 class _Call:
     """One connection on its way: connect, greet, hear the answer."""
 
-    def __init__(self, caller: Caller, peer: Peer, said: Greeting) -> None:
+    def __init__(self, caller: Caller, peer: Peer, said: Greeting, streams: int = 1) -> None:
         self.peer = peer
         self.outcome: Outcome = "silent"
         self.connection: socket.socket | None = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
@@ -142,7 +148,7 @@ class _Call:
         self._greeting = greeting.encode(said, caller.secret)
         self._heard = b""
         self._began = time.monotonic()
-        self._connect(self.connection, caller)
+        self._connect(self.connection, caller, streams)
 
     def go_on(self) -> None:
         """Something happened to the connection."""
@@ -179,11 +185,12 @@ class _Call:
         if self.connection is not None:
             self.connection.close()
 
-    def _connect(self, connection: socket.socket, caller: Caller) -> None:
+    def _connect(self, connection: socket.socket, caller: Caller, streams: int) -> None:
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if caller.max_bps:
-            connection.setsockopt(socket.SOL_SOCKET, _PACING, min(int(caller.max_bps / 8), 2**32 - 1))
+            each = max(1, min(int(caller.max_bps / 8 / streams), 2**32 - 1))
+            connection.setsockopt(socket.SOL_SOCKET, _PACING, each)
         try:
             connection.bind((caller.address, 0))
             code = connection.connect_ex((self.peer.address, self.peer.port))

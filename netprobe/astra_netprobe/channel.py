@@ -89,24 +89,25 @@ class ProcessChannel:
         await end(self._process)
 
 
-async def start(netns: Path | None = None) -> ProcessChannel:
-    """Start a member in *netns*; None: in this process's own network."""
-    process = await spawn(netns)
+async def start(netns: Path | None = None, max_bps: float = 0.0) -> ProcessChannel:
+    """Start a member in *netns*; None: in this process's own network. *max_bps*: what it sends at most; 0: all."""
+    process = await spawn(netns, max_bps)
     if process.stdin is None or process.stdout is None:
         raise RuntimeError("the member was started without pipes")
     return ProcessChannel(process, LineChannel(process.stdout, process.stdin))
 
 
-async def spawn(netns: Path | None) -> asyncio.subprocess.Process:
+async def spawn(netns: Path | None, max_bps: float = 0.0) -> asyncio.subprocess.Process:
     """The process of a member, with pipes for questions and answers."""
     return await asyncio.create_subprocess_exec(
-        *command(netns), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=MESSAGE_MAX
+        *command(netns, max_bps), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=MESSAGE_MAX
     )
 
 
-def command(netns: Path | None) -> Sequence[str]:
+def command(netns: Path | None, max_bps: float = 0.0) -> Sequence[str]:
     inside = ("--netns", str(netns)) if netns is not None else ()
-    return (sys.executable, "-P", "-m", "astra_netprobe.member", *inside)
+    bound = ("--max-bps", str(max_bps)) if max_bps else ()
+    return (sys.executable, "-P", "-m", "astra_netprobe.member", *inside, *bound)
 
 
 async def end(process: asyncio.subprocess.Process) -> None:

@@ -16,14 +16,25 @@ from dataclasses import replace
 from astra_netprobe import plan
 from astra_netprobe.channel import Endpoint
 from astra_netprobe.company import Company, Lost
-from astra_netprobe.messages import FindPeers, Open, Opened, PacketsSent, PeersFound, Question, SendPackets
+from astra_netprobe.messages import (
+    FindPeers,
+    Open,
+    Opened,
+    PacketsSent,
+    PeersFound,
+    Question,
+    RdmaPort,
+    SendPackets,
+)
 from astra_netprobe.pair_rounds import PairRounds
 from astra_netprobe.plan import PairRound, RingRound
+from astra_netprobe.rdma_rounds import RdmaRounds
 from astra_netprobe.readings import Evidence, LargePacket, Port, Reach
 from astra_netprobe.reductions import Reductions
 from astra_netprobe.settings import Settings
 
-_OPEN_S = 5.0
+_OPEN_S = 10.0
+"""A process is started for it, on a machine that may be busy."""
 _DOUBT_SHARE = 0.5
 """Of the budget, on top of it, for measuring again what looks slow."""
 _LOOK_AGAIN_S = 3.5
@@ -47,6 +58,7 @@ class Conductor:
         self._company = Company(endpoints, watch or (lambda evidence: None))
         self._reductions = Reductions(self._company, self._settings)
         self._pairs = PairRounds(self._company, self._settings)
+        self._rdma_ports: dict[str, tuple[RdmaPort, ...]] = {}
 
     @property
     def evidence(self) -> Evidence:
@@ -64,6 +76,7 @@ class Conductor:
             self._leave_out_failed()
             if len(self._company.machines) >= 2:
                 await self._reductions.first()
+                await self._rdma()
                 await self._follow_plan()
                 await self._pairs.round_trips()
         except Lost:
@@ -80,6 +93,7 @@ class Conductor:
             for rank, endpoint in enumerate(self._company.endpoints)
         }
         ports = []
+        missing: dict[str, str] = {}
         for name, answer in (await self._company.ask_all(asked, _OPEN_S)).items():
             if isinstance(answer, Opened):
                 known = self._company.machines[name]
@@ -88,7 +102,10 @@ class Conductor:
                     Port(name, known.peer.address, answer.device, answer.driver, answer.mtu, answer.speed_bps,
                          answer.duplex)
                 )  # fmt: skip
-        self._company.note(ports=tuple(ports))
+                self._rdma_ports[name] = answer.rdma
+                if not answer.rdma:
+                    missing[name] = answer.no_rdma or "it does not say what RDMA it has"
+        self._company.note(ports=tuple(ports), no_rdma=missing)
 
     async def _reach(self, limit_s: float) -> None:
         """Everybody calls everybody, both ways; takes the place of what was known before."""
@@ -141,6 +158,11 @@ class Conductor:
             for name in (name for way in ways for name in way):
                 counts[name] = counts.get(name, 0) + 1
             del self._company.machines[max(counts, key=lambda name: counts[name])]
+
+    async def _rdma(self) -> None:
+        """Where everybody has it; it does not begin when the time is over."""
+        if not self._company.evidence.no_rdma and time.monotonic() < self._company.until:
+            await RdmaRounds(self._company, self._rdma_ports).neighbours()
 
     async def _look_again(self) -> None:
         """Who reaches whom now."""

@@ -15,11 +15,12 @@ import queue
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 from pydantic import ValidationError
 
-from astra_netprobe import messages, port
+from astra_netprobe import messages, port, rdma
 from astra_netprobe.calling import Caller, Unreached
 from astra_netprobe.door import Door
 from astra_netprobe.groups import DoublingGroup, Group, RingGroup
@@ -37,6 +38,7 @@ from astra_netprobe.messages import (
     PacketsSent,
     PeersFound,
     Question,
+    RdmaWrite,
     RoundTrips,
     SendPackets,
     Transfer,
@@ -53,9 +55,17 @@ AnyQuestion = TypeVar("AnyQuestion", bound=messages.Message)
 
 
 class Member:
-    """Answers questions. Use as a context manager."""
+    """
+    Answers questions.
 
-    def __init__(self) -> None:
+    Args:
+        root: Where this machine's devices are looked for.
+        max_bps: What this machine sends at most, whatever the conductor asks for; 0: as much as goes.
+    """
+
+    def __init__(self, root: Path = Path("/"), max_bps: float = 0.0) -> None:
+        self._root = root
+        self._max_bps = max_bps
         self._opened: contextlib.ExitStack | None = None
         self._door: Door | None = None
         self._caller: Caller | None = None
@@ -96,11 +106,14 @@ class Member:
         door = stack.enter_context(Door(question.address, question.rank, secret))
         facts = port.of_address(question.address)
         self._opened, self._door = stack, door
-        self._caller = Caller(question.rank, question.address, secret, question.max_bps)
+        bounds = [bound for bound in (question.max_bps, self._max_bps) if bound]
+        self._caller = Caller(question.rank, question.address, secret, min(bounds, default=0.0))
         self._mtu = facts.mtu or 1500
+        no_rdma = "its rate is bounded" if bounds else rdma.missing(self._root)
         return Opened(
             port=door.port, packet_port=door.packet_port, device=facts.device, driver=facts.driver, mtu=facts.mtu,
-            speed_bps=facts.speed_bps, duplex=facts.duplex,
+            speed_bps=facts.speed_bps, duplex=facts.duplex, rdma=() if no_rdma else rdma.ports(self._root),
+            no_rdma=no_rdma,
         )  # fmt: skip
 
     def _do(self, question: Question, door: Door, caller: Caller) -> Answer:
@@ -122,6 +135,8 @@ class Member:
                 return transfer_with(question, door, caller)
             case RoundTrips():
                 return round_trips(question, door, caller)
+            case RdmaWrite():
+                return rdma.write(question)
             case Open():
                 return self._open(question)
 
@@ -149,15 +164,16 @@ class Member:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """`python -m astra_netprobe.member [--netns PATH]`."""
+    """`python -m astra_netprobe.member [--netns PATH] [--max-bps N]`."""
     parser = argparse.ArgumentParser(prog="astra-netprobe-member")
     parser.add_argument("--netns", help="path of the network namespace that is this machine's network")
-    netns = parser.parse_args(arguments).netns
-    if netns:
-        enter(netns)
+    parser.add_argument("--max-bps", type=float, default=0.0, help="what this machine sends at most")
+    given = parser.parse_args(arguments)
+    if given.netns:
+        enter(given.netns)
     asked: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(asked,), name="questions", daemon=True).start()
-    member = Member()
+    member = Member(max_bps=given.max_bps)
     while True:
         line = asked.get()
         try:

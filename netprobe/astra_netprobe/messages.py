@@ -35,6 +35,16 @@ class Peer(Message):
     packet_port: Port = 0
 
 
+class RdmaPort(Message):
+    """An active RDMA port. *gid*: the one to use over Ethernet; None: the tool's own choice."""
+
+    device: str
+    port: int = Field(default=1, ge=1, le=255)
+    link_layer: str = ""
+    rate_bps: float = 0.0
+    gid: int | None = None
+
+
 # Questions -----------------------------------------------------------------------------------------------------------
 
 
@@ -134,8 +144,23 @@ class RoundTrips(Message):
     limit_s: Seconds
 
 
+class RdmaWrite(Message):
+    """
+    One side of `ib_write_bw`: without *to* be called on TCP port *listen*, with it, an address, call and send.
+    """
+
+    kind: Literal["rdma_write"] = "rdma_write"
+    device: str = Field(pattern=r"^[A-Za-z0-9_.]{1,64}$")
+    port: int = Field(default=1, ge=1, le=255)
+    gid: int | None = Field(default=None, ge=0, le=65535)
+    listen: int = Field(ge=1024, lt=65536)
+    to: str | None = Field(default=None, pattern=r"^[0-9A-Fa-f.:]{2,45}$")
+    seconds: Seconds
+    limit_s: Seconds
+
+
 Question: TypeAlias = (
-    Open | FindPeers | SendPackets | JoinRing | JoinDoubling | AllReduce | Leave | Transfer | RoundTrips
+    Open | FindPeers | SendPackets | JoinRing | JoinDoubling | AllReduce | Leave | Transfer | RoundTrips | RdmaWrite
 )
 
 # Answers -------------------------------------------------------------------------------------------------------------
@@ -150,6 +175,9 @@ class Opened(Message):
     mtu: int = 0
     speed_bps: float = 0.0
     duplex: Literal["", "half", "full"] = ""
+    rdma: tuple[RdmaPort, ...] = ()
+    no_rdma: str = ""
+    """Why RDMA can't be measured here; empty when it can, or when nobody looked."""
 
 
 class PeersFound(Message):
@@ -208,6 +236,16 @@ class RoundTripsDone(Message):
     broken: str = ""
 
 
+class RdmaDone(Message):
+    """*reason*: why there is no rate."""
+
+    kind: Literal["rdma_done"] = "rdma_done"
+    rate_bps: float = 0.0
+    link: str = ""
+    mtu: int = 0
+    reason: str = ""
+
+
 class Done(Message):
     kind: Literal["done"] = "done"
 
@@ -220,7 +258,9 @@ class Failed(Message):
     rank: int | None = None
 
 
-Answer: TypeAlias = Opened | PeersFound | PacketsSent | Reduced | Transferred | RoundTripsDone | Done | Failed
+Answer: TypeAlias = (
+    Opened | PeersFound | PacketsSent | Reduced | Transferred | RoundTripsDone | RdmaDone | Done | Failed
+)
 
 QUESTION: TypeAdapter[Question] = TypeAdapter(Annotated[Question, Field(discriminator="kind")])
 ANSWER: TypeAdapter[Answer] = TypeAdapter(Annotated[Answer, Field(discriminator="kind")])

@@ -147,6 +147,20 @@ class Port:
 
 
 @dataclass(frozen=True, slots=True)
+class RdmaFlow:
+    """`ib_write_bw` from one machine's port to another's; *line_bps* is what the slower of the two ports has."""
+
+    sender: str
+    receiver: str
+    sending_device: str
+    receiving_device: str
+    rate: float
+    line_bps: float
+    reason: str = ""
+    """Why there is no rate."""
+
+
+@dataclass(frozen=True, slots=True)
 class Evidence:
     """All that one probe saw, in the order of its stages."""
 
@@ -163,6 +177,9 @@ class Evidence:
     """Machines that did not answer (any more), with a sentence."""
     cpu_bound: tuple[str, ...] = ()
     """Machines whose processor, not the network, was the limit."""
+    rdma: tuple[RdmaFlow, ...] = ()
+    no_rdma: dict[str, str] = field(default_factory=dict)
+    """Machines that RDMA could not be measured on, with the reason; RDMA is measured when there are none."""
 
     @property
     def flows(self) -> tuple[Flow, ...]:

@@ -28,9 +28,10 @@ _LINE_MAX = 256
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """*at_once*: probes at the same time; more are refused."""
+    """*at_once*: probes at the same time; more are refused. *max_bps*: what each may send; 0: as much as goes."""
 
     at_once: int = 2
+    max_bps: float = 0.0
 
 
 class Responder:
@@ -79,7 +80,7 @@ class Responder:
         self._running += 1
         process = None
         try:
-            process = await channel.spawn(None)
+            process = await channel.spawn(None, self._limits.max_bps)
             if process.stdin is None or process.stdout is None:
                 raise RuntimeError("the member was started without pipes")
             copies = {

@@ -8,7 +8,7 @@ nccl-tests, with or without a launcher's prefix, and of the `allreduce.py` of ou
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from astra_netprobe import stats
@@ -31,7 +31,6 @@ _ROW = re.compile(
 )
 _RANK = re.compile(r"^#\s+Rank\s+(\d+)\s+.*?\bon\s+(\S+)\s+device\s+(\d+)\s+(?:\[[^\]]*\]\s*)?(.*?)\s*$")
 _TORCH = re.compile(r"^bus bandwidth: (\d+(?:\.\d+)?) GB/s over (\d+) (?:GPUs|ranks)(?:, (\d+) bytes)?\s*$")
-_NET = re.compile(r"\bNET/(IB|Socket|OFI|AWS Libfabric|[A-Z]\w+) ?:? Using|\bvia NET/(\w+)/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,29 +59,30 @@ class Reading:
     """Kinds of devices, each once."""
     wrong: int
     broken_lines: int
-    transports: tuple[str, ...]
-    """What NCCL's log says it used: `IB`, `Socket`, …; empty when it says nothing."""
 
     @property
     def plateau(self) -> stats.Plateau | None:
         return stats.plateau([(row.size_bytes, row.bus_bytes_per_s) for row in self.rows])
 
 
-def render(sizes: Sequence[Sized]) -> str:
-    """The table that people know; ends with what decides, never with an average over sizes."""
+def render(sizes: Sequence[Sized], others: Mapping[str, Sequence[Row]] | None = None) -> str:
+    """
+    The table that people know; ends with what decides, never with an average over sizes.
+
+    Args:
+        others: What other tools measured, by a title of theirs; below ours, and nothing is decided from it here.
+    """
     lines = list(_HEAD)
     for sized in sizes:
         middle = stats.median(sized.times_s)
-        alg = stats.algbw(sized.size_bytes, middle) / GB
-        bus = stats.busbw("all_reduce", sized.size_bytes, middle, sized.ranks) / GB
-        count = sized.size_bytes // _FLOAT_BYTES
-        lines.append(
-            f"{sized.size_bytes:>12}  {count:>12}     float     sum      -1"
-            f" {_digits(middle * 1e6):>8} {alg:>7.3f} {bus:>7.3f} {sized.wrong:>6}"
-        )
+        alg = stats.algbw(sized.size_bytes, middle)
+        bus = stats.busbw("all_reduce", sized.size_bytes, middle, sized.ranks)
+        lines.append(_line(Row(sized.size_bytes, sized.size_bytes // _FLOAT_BYTES, middle, alg, bus, sized.wrong)))
     wrong = sum(sized.wrong for sized in sizes)
     lines.append(f"# Out of bounds values : {wrong} {'OK' if wrong == 0 else 'FAILED'}")
     lines.append(f"# {decides(sizes)}")
+    for title, rows in (others or {}).items():
+        lines += [f"# {title}:", *(_line(row) for row in rows)]
     return "\n".join(lines) + "\n"
 
 
@@ -111,12 +111,9 @@ def read(text: str) -> Reading:
     places: dict[int, str] = {}
     devices: list[str] = []
     broken, wrong = 0, 0
-    transports: list[str] = []
     torch_ranks = 0
     for raw in text.splitlines():
         line = _PREFIX.sub("", raw)
-        for found in _NET.finditer(line):
-            transports.append(found[1] or found[2])
         if (rank := _RANK.match(line)) is not None:
             places[int(rank[1])] = rank[2]
             devices.append(rank[4])
@@ -136,7 +133,6 @@ def read(text: str) -> Reading:
         devices=tuple(dict.fromkeys(devices)),
         wrong=wrong,
         broken_lines=broken,
-        transports=tuple(dict.fromkeys(transports)),
     )
 
 
@@ -153,6 +149,14 @@ def rate_text(bits_per_s: float) -> str:
         if bits_per_s >= 0.1 * scale:
             return f"{bits_per_s / scale:.2f} {unit}"
     return f"{bits_per_s / 1e3:.0f} kbit/s"
+
+
+def _line(row: Row) -> str:
+    return (
+        f"{row.size_bytes:>12}  {row.count:>12}     float     sum      -1 {_digits(row.time_s * 1e6):>8}"
+        f" {row.alg_bytes_per_s / GB:>7.3f} {row.bus_bytes_per_s / GB:>7.3f} "
+        f"{'N/A' if row.wrong is None else row.wrong:>6}"
+    )
 
 
 def _row(match: re.Match[str]) -> Row:

@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from astra_netprobe import localise, reach, stats, tables
+from astra_netprobe import localise, rdma_verdict, reach, stats, tables
 from astra_netprobe.readings import Evidence, LargePacket, Port, Wrong
 
 TCP_SHARE_MIN = 0.85
 """Of a port's line rate, or of what was asked for: with an MTU of 1500, TCP carries 0.956 at best."""
-RDMA_SHARE_MIN = 0.90
 _VIRTUAL_DRIVERS = frozenset({"veth", "bridge", "tun", "virtio_net", "dummy", "macvlan", "ipvlan", ""})
 """Drivers that name a speed which is none."""
 _HEADERS_BYTES = 28
@@ -70,6 +69,7 @@ def judge(evidence: Evidence, asked: Asked | None = None) -> Verdict:
         *_black_holes(evidence.packets),
         *_duplex(evidence.ports),
         *(_Finding(finding.sentence, _blame(finding)) for finding in slow if finding.sick and certain),
+        *(_Finding(sentence, blamed) for sentence, blamed in rdma_verdict.findings(evidence.rdma)),
     ]
     notes = (*(finding.sentence for finding in slow if not finding.sick), *_notes(evidence))
     if found:
@@ -84,6 +84,8 @@ def judge(evidence: Evidence, asked: Asked | None = None) -> Verdict:
     if measured is None:
         return Verdict("unmeasured", tables.decides(evidence.sizes), notes=notes)
     if (sentence := _below(evidence, measured, asked or Asked())) is not None:
+        return Verdict("below", sentence, notes=notes)
+    if (sentence := rdma_verdict.below(evidence.rdma)) is not None:
         return Verdict("below", sentence, notes=notes)
     return Verdict("sound", _sound(evidence), notes=notes)
 

@@ -17,7 +17,7 @@ from astra_agent.sources import source_of
 from astra_agent.wire import Arm, AttemptStatus, Finish, Placed, RunRef, SlotRequest, SlotStatus, Start, Stop
 from tests.fakes.runtime import FakeContainers, FakeImages
 
-BOUND_S = 10.0
+BOUND_S = 30.0
 SLOT = "llama-1-0"
 ONE_MACHINE = Placed()
 

@@ -46,9 +46,9 @@ class Scripted:
         return self.stamp
 
 
-async def looking(source: Scripted, folder: Path, work: Callable[[Lookout], Any]) -> None:
+async def looking(source: Scripted, folder: Path, work: Callable[[Lookout], Any], library_s: float = 0.1) -> None:
     lookout = Lookout(
-        source, source.read(source.reading, Besides()), HadGpus(folder / "gpus"), glance_s=0.02, library_s=0.1
+        source, source.read(source.reading, Besides()), HadGpus(folder / "gpus"), glance_s=0.02, library_s=library_s
     )
     running = asyncio.create_task(lookout.run())
     try:
@@ -115,6 +115,30 @@ async def test_a_change_while_the_machine_is_read_is_seen_by_the_next_glance(tmp
         await until(lambda: len(lookout.inventory.gpus) == 7)
 
     await looking(source, tmp_path, work)
+
+
+async def test_whoever_looks_while_a_change_is_being_read_waits_for_it(tmp_path: Path) -> None:
+    source = Scripted("dgx-h100-ndr")
+    first, *others = source.reading.gpus
+    reading, ask = threading.Event(), source.library
+
+    def slowly() -> LibraryReading:
+        reading.set()
+        return ask()
+
+    async def work(lookout: Lookout) -> None:
+        await lookout.look()
+        source.answers.clear()
+        source.library = slowly  # type: ignore[method-assign]
+        source.reading = replace(source.reading, gpus=(replace(first, error=15), *others))
+        source.stamp += 1
+        await until(reading.is_set)
+        looked = asyncio.create_task(lookout.look())
+        await asyncio.wait((looked,), timeout=0.1)
+        source.answers.set()
+        assert len((await looked).gpus) == 7
+
+    await looking(source, tmp_path, work, library_s=20)
 
 
 def test_the_most_gpus_that_a_machine_had_are_remembered(tmp_path: Path) -> None:

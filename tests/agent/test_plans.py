@@ -59,7 +59,7 @@ def test_home_is_the_images_where_it_says_so() -> None:
     assert plans.environment(request(), ImageConfig(), {}, {}, 1000)["HOME"] == "/"
 
 
-def made_plan(edits: Edits = NOTHING, **changes: Any) -> ContainerPlan:
+def made_plan(edits: Edits = NOTHING, *, worker: str = "", **changes: Any) -> ContainerPlan:
     config = AgentConfig(
         name="gpu-1", state_dir=Path("/s"), address="10.0.0.1", drives={"data": Path("/mnt/data")}, cgroup_parent="/a/"
     )
@@ -68,7 +68,7 @@ def made_plan(edits: Edits = NOTHING, **changes: Any) -> ContainerPlan:
         config,
         SlotRecord(request(**changes), "boot"),
         prepared,
-        AttemptRecord(3, {"RANK": "1"}, {}),
+        AttemptRecord(3, {"RANK": "1"}, {}, worker=worker),
         edits,
         netns=Path("/n"),
         log_path=Path("/l"),
@@ -82,6 +82,11 @@ def test_a_plan_says_whose_attempt_it_is() -> None:
     assert plan.cgroup_path == "/a/llama-1-0-a3"
     assert plan.labels == {"astraeus.slot": "llama-1-0", "astraeus.attempt": "3", "astraeus.run": "u1"}
     assert (plan.uid, plan.gid, plan.groups, plan.hostname) == (7, 8, (9,), "llama-1")
+
+
+def test_an_attempt_may_say_what_its_worker_is_called() -> None:
+    plan = made_plan(worker="llama-7")
+    assert (plan.hostname, plan.env["HOSTNAME"]) == ("llama-7", "llama-7")
 
 
 def test_drives_and_files_are_mounted() -> None:

@@ -213,6 +213,54 @@ async def test_a_speed_that_no_port_has_fails_the_attempt(dgx: Played) -> None:
     assert "no port of gpu-1 has 800 Gb/s" in await dgx.failed()
 
 
+@pytest.mark.parametrize(
+    ("ports", "says"),
+    [
+        (("mlx5_3",), "mlx5_3:1 of gpu-1 has gone down since llama-1 was placed there"),
+        (("mlx5_3", "mlx5_0"), "mlx5_0:1, mlx5_3:1 of gpu-1 have gone down since llama-1 was placed there"),
+    ],
+)
+async def test_a_worker_is_not_armed_over_fewer_ports_than_its_run_was_placed_by(
+    dgx: Played, ports: tuple[str, ...], says: str
+) -> None:
+    await dgx.ready()
+    for port in ports:
+        dgx.port_down(port)
+    dgx.agent.obey(arm(placed=ON_IB))
+    assert await dgx.failed() == says
+
+
+async def test_that_holds_for_the_next_attempt_as_well(dgx: Played) -> None:
+    await dgx.ready()
+    await armed(dgx, arm(placed=ON_IB))
+    dgx.agent.obey(start())
+    await until(lambda: dgx.attempt().state == "running")
+    dgx.port_down("mlx5_3")
+    await until(lambda: any(not port.up for port in dgx.agent.facts().ports))
+    dgx.agent.obey(arm(1, placed=ON_IB))
+    assert "mlx5_3:1 of gpu-1 has gone down" in await dgx.failed(1)
+
+
+async def test_a_port_that_was_down_before_is_left_out(dgx: Played) -> None:
+    dgx.port_down("mlx5_3")
+    await until(lambda: any(not port.up for port in dgx.agent.facts().ports))
+    await dgx.ready()
+    assert "mlx5_3:1" not in (await armed(dgx, arm(placed=ON_IB)))["NCCL_IB_HCA"]
+
+
+async def test_a_port_that_is_none_of_a_workers_business_may_go_down(dgx: Played) -> None:
+    await dgx.ready(request(gpus=(0,)))
+    dgx.port_down("mlx5_3")
+    await armed(dgx, arm(placed=Placed(tier="machine")))
+
+
+async def test_one_that_the_operator_has_taken_away_is_left_out(dgx: Played) -> None:
+    await dgx.ready()
+    dgx.document["files"]["/etc/astraeus/machine.toml"] = FABRIC + '[ports]\nleave = ["mlx5_3"]\n'
+    dgx.rewrite()
+    assert "mlx5_3:1" not in (await armed(dgx, arm(placed=ON_IB)))["NCCL_IB_HCA"]
+
+
 async def test_a_port_that_goes_down_while_an_attempt_is_armed_fails_it(dgx: Played) -> None:
     await dgx.ready()
     await armed(dgx, arm(placed=ON_IB))
@@ -226,7 +274,7 @@ async def test_that_holds_across_a_restart_of_the_agent(dgx: Played) -> None:
     await dgx.crash()
     dgx.port_down("mlx5_3")
     dgx.start()
-    assert await dgx.failed() == "mlx5_3:1 of gpu-1 is down, which the worker was told to use"
+    assert await dgx.failed() == "mlx5_3:1 of gpu-1 has gone down since llama-1 was placed there"
 
 
 async def test_a_program_that_runs_is_left_alone_when_a_port_goes_down(dgx: Played) -> None:

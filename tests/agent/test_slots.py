@@ -11,7 +11,7 @@ import pytest
 from astra_agent.errors import Conflict, HostFault, InvalidRequest, Unavailable
 from astra_agent.records import Ending
 from astra_agent.runtime import ImageConfig
-from astra_agent.wire import DriveMount, GpuFacts, Refused, SlotGone
+from astra_agent.wire import DriveMount, GpuFacts, Refused, SlotGone, Tell
 from tests.agent.machine import SLOT, Machine, a_machine, arm, finish, request, start, stop, until
 
 
@@ -333,6 +333,7 @@ async def test_a_finished_slot_holds_its_place_while_a_process_does_not_die(mach
 
 async def test_an_unknown_slot_is_told_as_gone(machine: Machine) -> None:
     assert machine.agent.obey(arm(slot="nobody")) == SlotGone(slot="nobody")
+    assert machine.agent.obey(Tell(slot="nobody", term=1, sentence="Gang restart: llama-1 failed.")) is None
 
 
 async def test_an_older_term_is_refused(machine: Machine) -> None:

@@ -6,23 +6,30 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import WSMsgType, web
 
+from astra_agent.errors import Unavailable
 from astra_agent.inventory.document import load
+from astra_agent.look_ahead import SMALL_BYTES
+from astra_agent.runtime import ImageConfig
 from astra_agent.wire import (
+    DriveMount,
     ExecExit,
     ExecRequest,
     InventoryRequest,
     LogsRequest,
+    LookAhead,
+    LookAheadRequest,
     Lookup,
     LookupRequest,
     Resize,
     StdinEnd,
 )
 from tests.agent.daemon import Daemon, a_daemon
-from tests.agent.machine import BOUND_S, SLOT, arm, finish, start, until
+from tests.agent.machine import BOUND_S, SLOT, arm, finish, request, start, until
 from tests.fakes.coordinator import FakeCoordinator, a_coordinator
 
 
@@ -188,3 +195,44 @@ async def test_a_machine_that_is_looked_at_says_all_that_it_has(daemon: Daemon, 
     connection = await coordinator.open_stream("s1", InventoryRequest())
     _, (text,) = await everything(connection)
     assert load(json.loads(text)).machine == "gpu-1"
+
+
+@pytest.mark.parametrize(
+    ("changes", "refusal", "field"),
+    [
+        ({}, "", None),
+        ({"image": "pytorch:26"}, 'there is no image "pytorch:26"', "image"),
+        ({"command": ("/no/such",)}, 'command "/no/such" is not in image "host"', "command"),
+        ({"drives": (DriveMount(name="data", mount_path="/data"),)}, 'drive "data" is not on this machine', "drives"),
+    ],
+)
+async def test_a_look_ahead_says_what_is_not_there(
+    daemon: Daemon, coordinator: FakeCoordinator, changes: dict[str, Any], refusal: str, field: str | None
+) -> None:
+    found = await look_ahead(coordinator, **changes)
+    assert found.refusal.startswith(refusal)
+    assert (found.refusal == "", found.field) == (refusal == "", field)
+    assert (await daemon.ask("GET", "/v1/slots/example"))[0] == 404
+
+
+async def test_a_look_ahead_does_not_bring_a_large_image(daemon: Daemon, coordinator: FakeCoordinator) -> None:
+    daemon.images.images["large"] = ImageConfig()
+    daemon.images.missing_bytes = SMALL_BYTES + 1
+    assert await look_ahead(coordinator, image="large", command=("/no/such",)) == LookAhead()
+    assert "large" not in [image for image, _ in daemon.images.asked]
+
+
+async def test_a_registry_that_does_not_answer_is_refused_and_a_runtime_that_does_not_is_not(
+    daemon: Daemon, coordinator: FakeCoordinator
+) -> None:
+    daemon.images.look_error = Unavailable("registry example.org does not answer: asked once")
+    found = await look_ahead(coordinator)
+    assert (found.refusal.split(":")[0], found.field) == ("registry example.org does not answer", "image")
+    daemon.containers.go_down()
+    assert await look_ahead(coordinator) == LookAhead()
+
+
+async def look_ahead(coordinator: FakeCoordinator, **changes: Any) -> LookAhead:
+    connection = await coordinator.open_stream("s1", LookAheadRequest(request=request("example", **changes)))
+    _, (text,) = await everything(connection)
+    return LookAhead.model_validate_json(text)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 
 import pytest
 
 from astra_agent.inventory.document import dump
+from astra_cli import doctor
 from astra_cli.main import invoke
 from tests.agent.inventory.captured import inventory
 from tests.fakes.api import FakeApi, event, job
@@ -241,11 +243,16 @@ def test_completion_prints_the_shells_script(capsys: pytest.CaptureFixture[str],
     assert "_ASTRA_COMPLETE" in capsys.readouterr().out
 
 
-def test_doctor_speaks_json_with_a_fix_for_everything_that_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_speaks_json_with_a_fix_for_everything_that_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # No test asks this machine's own name servers: as on a machine that has none.
+    monkeypatch.setattr(doctor, "examine", functools.partial(doctor.examine, files=tmp_path))
     code = invoke(["doctor", "--json", "--agent", "/no/such/agent.sock"])
     document = json.loads(capsys.readouterr().out)
     assert code == 1
     assert not document["fit"]
+    assert "outside names will not resolve" in " ".join(finding["sentence"] for finding in document["findings"])
     missing = [finding for finding in document["findings"] if finding["level"] == "missing"]
     assert all(finding["fix"] for finding in missing)
     assert any("/no/such/agent.sock" in finding["sentence"] for finding in missing)

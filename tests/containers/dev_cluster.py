@@ -7,8 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,10 +15,9 @@ from typing import Any
 
 from astra_cli.dev import sweep
 from astra_cli.dev.plan import Layout, layout
+from tests.fakes.eventually import PATIENCE_S
 
 Json = dict[str, Any]
-
-PATIENCE_S = 60.0
 
 
 @dataclass
@@ -103,13 +101,6 @@ class DevCluster:
         assert machine_interfaces() == self.interfaces
         assert [path for path in self.sockets if path.exists()] == []
         assert not self.layout.run.exists()
-
-
-def eventually(condition: Callable[[], object], what: str, within_s: float = PATIENCE_S) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, f"did not happen within {within_s:g} s: {what}"
-        time.sleep(0.1)
 
 
 def read_until(process: subprocess.Popen[str], wanted: str) -> str:

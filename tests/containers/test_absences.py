@@ -12,8 +12,10 @@ from collections.abc import Iterator
 import pytest
 
 from astra_cli.dev import sweep
-from tests.containers.dev_cluster import eventually, kill
-from tests.containers.gangs import Diary, Gangs, check_nothing_started_twice, gangs_on_a_cluster, held
+from tests.containers.dev_cluster import kill
+from tests.containers.gangs import Gangs, gangs_on_a_cluster
+from tests.fakes.eventually import eventually
+from tests.runs_over_http import Diary, check_nothing_started_twice, held
 
 AWAY_S = 30.0
 BLINK_S = 3.0

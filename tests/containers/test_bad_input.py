@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +16,11 @@ from typing import Any
 
 import pytest
 
-from tests.containers.gangs import DRIVE, Gangs, Json, gangs_on_a_cluster
+from astra_agent.look_ahead import SMALL_BYTES
+from tests.containers.gangs import Gangs, gangs_on_a_cluster
 from tests.containers.images import File, Image, push
 from tests.containers.registry import DebianRegistry, free_port
+from tests.runs_over_http import DRIVE, Json
 
 REFUSED = 2
 HUGE_BYTES = 100_000_000
@@ -166,6 +170,48 @@ def test_a_body_that_is_no_run(gangs: Gangs, tmp_path: Path, body: str) -> None:
 # Refused on the machines ----------------------------------------------------------------------------------------------
 
 
+def check_not_there(gangs: Gangs, folder: Path, field: str, expected: str, **template: Any) -> None:
+    check_refused(gangs, folder, gangs.document("not-there", 2, **template), f"spec.task_template.{field}", expected)
+
+
+def test_no_such_command(gangs: Gangs, tmp_path: Path) -> None:
+    check_not_there(gangs, tmp_path, "command", 'command "trian" is not in image "host" (searched', command="trian")
+
+
+def test_a_command_that_is_not_executable(gangs: Gangs, tmp_path: Path) -> None:
+    command = f"/{DRIVE}/not-executable"
+    expected = f'command "{command}" on the drive at /{DRIVE} is not exec'
+    check_not_there(gangs, tmp_path, "command", expected, command=command)
+
+
+def test_an_image_reference_that_is_none(gangs: Gangs, tmp_path: Path) -> None:
+    check_not_there(gangs, tmp_path, "image", '"Not An Image"', image="Not An Image")
+
+
+def test_images_that_a_registry_does_not_have(gangs: Gangs, tmp_path: Path) -> None:
+    """No such repository, no such tag, one that has not got the command, and one that is too large to look into."""
+
+    async def registry_with_two_images() -> DebianRegistry:
+        registry = DebianRegistry(tmp_path)
+        await registry.start()
+        await push(Image().layer({"etc/motd": File(b"hello")}), registry.url, "team/there", "1")
+        filler = {"filler": File(os.urandom(SMALL_BYTES + 1))}
+        await push(Image().layer(filler, compressed=False), registry.url, "team/large", "1")
+        return registry
+
+    registry = asyncio.run(registry_with_two_images())
+    try:
+        for image in ("team/nowhere:1", "team/there:2"):
+            check_not_there(gangs, tmp_path, "image", image, image=f"{registry.host}/{image}")
+        image = f"{registry.host}/team/there:1"
+        expected = f'command "sh" is not in image "{image}"'
+        check_not_there(gangs, tmp_path, "command", expected, image=image, command="sh")
+        image = f"{registry.host}/team/large:1"
+        check_fails_at_once(gangs, "large", f'command "sh" is not in image "{image}"', image=image, command="sh")
+    finally:
+        registry.kill()
+
+
 def check_fails_at_once(gangs: Gangs, name: str, expected: str, **template: Any) -> None:
     """`--follow` exits with 2, the sentence is the run's reason, and no program has started anywhere."""
     file = gangs.drive / f"{name}.json"
@@ -179,43 +225,18 @@ def check_fails_at_once(gangs: Gangs, name: str, expected: str, **template: Any)
     gangs.settled()
 
 
-def test_no_such_command(gangs: Gangs) -> None:
-    check_fails_at_once(gangs, "no-command", 'command "trian" is not in image "host" (searched', command="trian")
-
-
-def test_a_command_that_is_not_executable(gangs: Gangs) -> None:
-    command = f"/{DRIVE}/not-executable"
-    check_fails_at_once(gangs, "closed", f'command "{command}" on the drive at /{DRIVE} is not exec', command=command)
-
-
-def test_an_image_reference_that_is_none(gangs: Gangs) -> None:
-    check_fails_at_once(gangs, "no-reference", '"Not An Image"', image="Not An Image")
-
-
-def test_images_that_a_registry_does_not_have(gangs: Gangs, tmp_path: Path) -> None:
-    """No such repository, no such tag, and one that has not got the command."""
-
-    async def registry_with_one_image() -> DebianRegistry:
-        registry = DebianRegistry(tmp_path)
-        await registry.start()
-        await push(Image().layer({"etc/motd": File(b"hello")}), registry.url, "team/there", "1")
-        return registry
-
-    registry = asyncio.run(registry_with_one_image())
-    try:
-        for name, image in (("repository", "team/nowhere:1"), ("tag", "team/there:2")):
-            check_fails_at_once(gangs, f"no-{name}", f"{registry.host}/{image}", image=f"{registry.host}/{image}")
-        image = f"{registry.host}/team/there:1"
-        check_fails_at_once(gangs, "no-shell", f'command "sh" is not in image "{image}"', image=image, command="sh")
-    finally:
-        registry.kill()
-
-
-def test_a_registry_that_does_not_answer(gangs: Gangs) -> None:
-    """Tried for as long as the settings say, on as many machines, and then given up."""
+def test_a_registry_that_does_not_answer(gangs: Gangs, tmp_path: Path) -> None:
     image = f"127.0.0.1:{free_port()}/team/image:1"
-    check_fails_at_once(gangs, "silent", f"registry {image.partition('/')[0]} does not answer", image=image)
+    expected = f"registry {image.partition('/')[0]} does not answer"
+    check_not_there(gangs, tmp_path, "image", expected, image=image)
 
 
-def test_an_archive_that_is_not_there(gangs: Gangs) -> None:
-    check_fails_at_once(gangs, "archive", "/no/such.tar can't be read", image="oci-archive:/no/such.tar")
+def test_a_registry_that_takes_the_connection_and_says_nothing(gangs: Gangs, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        image = f"127.0.0.1:{silent.getsockname()[1]}/team/image:1"
+        expected = f'registry of image "{image}" has not answered within 10 s'
+        check_not_there(gangs, tmp_path, "image", expected, image=image)
+
+
+def test_an_archive_that_is_not_there(gangs: Gangs, tmp_path: Path) -> None:
+    check_not_there(gangs, tmp_path, "image", "/no/such.tar can't be read", image="oci-archive:/no/such.tar")

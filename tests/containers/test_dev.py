@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from astra_cli.dev import lock, sweep
-from tests.containers.dev_cluster import DevCluster, eventually, kill, read_until
+from tests.containers.dev_cluster import DevCluster, kill, read_until
+from tests.fakes.eventually import eventually
 
 SLEEP = ("--", "sh", "-c", "echo rank $RANK of $WORLD_SIZE at $MASTER_ADDR; sleep ${NAP:-60}")
 

@@ -14,10 +14,12 @@ from pathlib import Path
 import pytest
 
 from astra_agent.containerd import proc
-from tests.containers.dev_cluster import eventually, kill
-from tests.containers.gangs import Diary, Gangs, check_nothing_started_twice, gangs_on_a_cluster, held
+from tests.containers.dev_cluster import kill
+from tests.containers.gangs import Gangs, gangs_on_a_cluster
 from tests.containers.gate import GatedRegistry, gated_registry
 from tests.containers.images import File, Image
+from tests.fakes.eventually import eventually
+from tests.runs_over_http import Diary, armed_but_one, check_nothing_started_twice, held, workers
 
 DAEMONS = ("coordinator", "agent", "containerd")
 VICTIMS = (*DAEMONS, "program", "shim")
@@ -109,22 +111,6 @@ def test_at_the_barrier_armed_and_not_started(gangs: Gangs, victim: str) -> None
     assert victim in DAEMONS or diary.ranks("start", 0) == []
 
 
-def armed_but_one(gangs: Gangs, run: str, stack: ExitStack) -> Diary:
-    """
-    A gang whose workers are all armed, but for rank 3, whose agent stands still until *stack* is left. Rank 0 is cut
-    off until that agent does, so that nothing is armed before.
-    """
-    gangs.link("m-1", up=False)
-    stack.callback(gangs.link, "m-1", up=True)
-    diary = gangs.submit(run)
-    diary.let_go()
-    gangs.until(run, lambda status: workers(status)[1:] == ["ReadyToStart"] * 3, "all others are ready")
-    stack.enter_context(held(gangs.daemons()["m-4"]))
-    gangs.link("m-1", up=True)
-    gangs.until(run, lambda status: workers(status) == [*["Armed"] * 3, "ReadyToStart"], "all others are armed")
-    return diary
-
-
 def wait_given_up(gangs: Gangs, victim: str, run: str, attempt: int) -> None:
     """An attempt whose container has gone before its start is not started any more, as soon as that is known."""
     if victim not in DAEMONS:
@@ -181,9 +167,3 @@ def test_while_it_stops(gangs: Gangs, victim: str) -> None:
     check_nothing_started_twice(gangs, run, diary)
     gangs.settled()
     assert gangs.workers_left() == []
-
-
-def workers(status: dict[str, object]) -> list[str]:
-    found = status["workers"]
-    assert isinstance(found, list)
-    return [worker["state"] for worker in found]

@@ -22,6 +22,7 @@ from astra_agent.config import AgentConfig
 from astra_agent.errors import NotFound
 from astra_agent.name_server import LINGER_S, NameServer
 from astra_agent.wire import RunNames
+from astra_dns.main import NICENESS
 from tests.fakes.eventually import until
 
 ASK_S = 5.0
@@ -160,6 +161,7 @@ async def test_a_name_server_that_is_killed_loses_no_question(machine: Machine) 
         assert count > 10
         assert (refused, lost) == (0, 0)
     assert machine.pid != killed
+    assert os.getpriority(os.PRIO_PROCESS, machine.pid) == NICENESS
 
 
 def storm(netns: Path, address: str, for_s: float) -> tuple[int, int, int]:

@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 
 from tests.containers.dev_cluster import DevCluster
-from tests.containers.gangs import DRIVE, Gangs, Json
+from tests.containers.gangs import Gangs
 from tests.containers.images import Image
+from tests.runs_over_http import DRIVE, Json
 
 PYTHON = str(Path(sys.executable).resolve())
 NAMES = 'echo "own $(getent ahostsv4 "$(hostname)" | cut -d" " -f1 | sort -u)"; echo "leader $MASTER_ADDR"'
@@ -106,3 +107,23 @@ def test_an_image_of_its_own(gangs: Gangs) -> None:
     (leader, zero), (other, one) = finished(gangs, "plain", archive, "sh", "-c", NAMES)
     assert zero == {"own": leader, "leader": leader}
     assert one == {"own": other, "leader": leader}
+
+
+def test_a_workers_view_of_names_is_seen_from_outside(gangs: Gangs) -> None:
+    """`astra dns query --as` asks the name server that the worker asks, on the worker's machine."""
+    diary = gangs.submit("asked", machines=2)
+    gangs.running("asked", diary)
+    zero, one = (item["address"] for item in gangs.ranks("asked")["items"])
+    cluster = gangs.cluster
+    for asker, name, address in (("asked-0", "asked-1", one), ("asked-1", "asked", zero), ("asked-1", "asked-1", one)):
+        found = cluster.json("dns", "query", name, "--as", asker)
+        assert [record["data"] for record in found["records"]] == [address]
+        assert found["as"] == asker
+    assert "NXDOMAIN" in cluster.astra("dns", "query", "asked-2", "--as", "asked-0", code=1)
+    (shown,) = cluster.json("dns", "show", "asked")["items"]
+    assert shown["addresses"] == {"asked-0": [zero], "asked-1": [one]}
+    refused = cluster.astra("run", "--name", "asked-1", "--image", "host", "--", "true", code=2)
+    assert refused.startswith("astra: run asked-1 would have the name of worker asked-1 of run asked")
+    gangs.stop("asked")
+    gangs.ended("asked", "Stopped")
+    assert "asked-0 has no slot now" in cluster.astra("dns", "query", "asked", "--as", "asked-0", code=2)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.containers.dev_cluster import DevCluster, eventually
+from tests.containers.dev_cluster import DevCluster
+from tests.fakes.eventually import eventually
 
 QUICK = ("--time", "8")
 

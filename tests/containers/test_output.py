@@ -20,8 +20,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.containers.dev_cluster import eventually
-from tests.containers.gangs import Diary, Gangs, gangs_on_a_cluster
+from tests.containers.gangs import Gangs, gangs_on_a_cluster
+from tests.fakes.eventually import eventually
+from tests.runs_over_http import Diary
 
 BOUND_S = 60.0
 FLOOD_BYTES = 64 << 20

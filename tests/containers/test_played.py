@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from astra_cli.dev import files
-from tests.containers.dev_cluster import DevCluster, eventually
+from tests.containers.dev_cluster import DevCluster
+from tests.fakes.eventually import eventually
 
 HOSTS = Path(__file__).parents[1] / "fixtures" / "hosts"
 PORTS = ["mlx5_0", "mlx5_3", "mlx5_4", "mlx5_5", "mlx5_6", "mlx5_9", "mlx5_10", "mlx5_11"]
@@ -23,6 +24,8 @@ SAYS = (
     "echo $NCCL_IB_HCA; ls /dev/infiniband; grep CapAmb /proc/self/status; "
     "while [ ! -e /tmp/end ]; do sleep 0.2; done; exit 1"
 )
+CASES = Path(__file__).parents[1] / "fixtures" / "cases"
+CDI = "/etc/cdi/nvidia.yaml"
 LIBRARIES = "/usr/lib/x86_64-linux-gnu"
 QUICK = ("--set", "backoff_first_s=0", "--set", "stop_grace_s=1")
 
@@ -119,6 +122,87 @@ def test_a_driver_upgraded_under_a_running_gang_lets_it_run_and_takes_no_more(
     assert [worker["failures"] for worker in job(cluster, "one")["status"]["workers"]] == [1, 0]
     files.write(plays, before)
     eventually(lambda: "out of use" not in cluster.astra("nodes"), "dgx-2 is back by itself")
+
+
+def change(cluster: DevCluster, machine: str, how: Callable[[dict[str, Any]], None]) -> str:
+    """Let something happen to a machine. Returns what it was before, for `files.write`."""
+    plays = cluster.layout.machine(machine) / "machine.json"
+    before = plays.read_text()
+    document = json.loads(before)
+    how(document)
+    files.write(plays, json.dumps(document))
+    return before
+
+
+def test_a_gang_that_restarts_moves_off_a_machine_that_has_lost_one_of_its_ports(
+    cluster: DevCluster, tmp_path: Path
+) -> None:
+    submit(cluster, tmp_path, "one", 400)
+    eventually(lambda: cluster.phase("one") == "Running", "one runs")
+    cluster.astra("dev", "port", "--machine", "dgx-2", "--port", "mlx5_3", "--down")
+    eventually(lambda: ports_down(cluster, "dgx-2") == 1, "the port is known to be down")
+    assert cluster.phase("one") == "Running"
+    cluster.astra("exec", "one", "0", "--", "touch", "/tmp/end")
+    eventually(lambda: job(cluster, "one")["status"]["attempt"] > 0, "another attempt")
+    eventually(lambda: cluster.phase("one") == "Running", "one runs again")
+    assert sorted(machines(cluster, "one")) == ["dgx-1", "dgx-3", "dgx-4", "dgx-5"]
+    events = " ".join(event["sentence"] for event in cluster.json("events", "one")["items"])
+    assert "mlx5_3:1 of dgx-2 has gone down since one-1 was placed there" in events
+
+
+def test_a_stale_cdi_file_keeps_a_machine_out_before_any_placement_until_it_is_made_again(
+    cluster: DevCluster, tmp_path: Path
+) -> None:
+    """Case H18."""
+    text = (CASES / "H18-cdi-stale.yaml").read_text()
+    loaded = json.loads((HOSTS / "dgx-h100-ndr.json").read_text())["nvml"]["driver_version"]
+    stale = text.replace("570.195.03", loaded)
+    change(cluster, "dgx-2", lambda document: document["files"].update({CDI: stale}))
+    sentence = (
+        f"its CDI file {CDI} was made for driver 570.158.01, the driver is {loaded}; make it again with nvidia-ctk"
+    )
+    eventually(lambda: sentence in cluster.astra("nodes"), "dgx-2 takes no work with GPUs")
+    submit(cluster, tmp_path, "one", 400)
+    eventually(lambda: cluster.phase("one") == "Running", "one runs")
+    assert machines(cluster, "one") == ["dgx-1", "dgx-3", "dgx-4", "dgx-5"]
+    fresh = text.replace("570.158.01", loaded).replace("570.195.03", loaded)
+    change(cluster, "dgx-2", lambda document: document["files"].update({CDI: fresh}))
+    eventually(lambda: "out of use" not in cluster.astra("nodes"), "dgx-2 is back by itself")
+    shown = cluster.astra("nodes", "dgx-2")
+    assert "it names /run/nvidia-persistenced/socket, which is not there: workers go without it" in shown
+
+
+def test_a_gpu_that_falls_off_the_bus_moves_its_own_run_and_is_back_after_a_reset(
+    cluster: DevCluster, tmp_path: Path
+) -> None:
+    """Case H19."""
+    for name in ("low", "high"):
+        resources = {"gpu_requests": {"count": 4}, "machines": 1}
+        template = {"image": "host", "command": "sleep", "args": ["1000"], "requested_resources": resources}
+        file = tmp_path / f"{name}.json"
+        file.write_text(json.dumps({"metadata": {"name": name}, "spec": {"task_template": template}}))
+        cluster.astra("run", str(file))
+        eventually(lambda name=name: cluster.phase(name) == "Running", f"{name} runs")  # type: ignore[misc]
+    assert machines(cluster, "low") == machines(cluster, "high") == ["dgx-1"]
+
+    def lose_gpu_5(document: dict[str, Any]) -> None:
+        document["nvml"]["devices"][5] = {"index": 5, "error": 15}
+
+    before = change(cluster, "dgx-1", lose_gpu_5)
+    eventually(lambda: machines(cluster, "high") not in (["dgx-1"], [None]), "high moves")
+    eventually(lambda: cluster.phase("high") == "Running", "high runs again")
+    (worker,) = job(cluster, "high")["status"]["workers"]
+    assert worker["failures"] == 0
+    assert "is lost: GPU 5: GPU is lost" in " ".join(e["sentence"] for e in cluster.json("events", "high")["items"])
+    assert (cluster.phase("low"), job(cluster, "low")["status"]["attempt"]) == ("Running", 0)
+    assert gpus(cluster, "dgx-1") == 7
+    assert "GPU 5: GPU is lost" in cluster.astra("nodes", "dgx-1")
+    files.write(cluster.layout.machine("dgx-1") / "machine.json", before)
+    eventually(lambda: gpus(cluster, "dgx-1") == 8, "GPU 5 is back")
+
+
+def gpus(cluster: DevCluster, machine: str) -> int:
+    return next(int(item["gpus"]) for item in cluster.json("nodes")["items"] if item["name"] == machine)
 
 
 def test_a_speed_that_no_port_has_is_refused_in_a_sentence(cluster: DevCluster, tmp_path: Path) -> None:

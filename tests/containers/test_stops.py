@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from astra_agent.containerd import proc
-from tests.containers.dev_cluster import eventually, kill
-from tests.containers.gangs import DRIVE, Diary, Gangs, check_nothing_started_twice, gangs_on_a_cluster
+from tests.containers.dev_cluster import kill
+from tests.containers.gangs import Gangs, gangs_on_a_cluster
+from tests.fakes.eventually import eventually
+from tests.runs_over_http import DRIVE, Diary, check_nothing_started_twice
 
 PYTHON = str(Path(sys.executable).resolve())
 PROGRAM = f"{PYTHON} /{DRIVE}/slow_stop.py"

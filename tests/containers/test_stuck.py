@@ -18,8 +18,10 @@ from pathlib import Path
 import pytest
 
 from astra_agent.config import AgentConfig
-from tests.containers.dev_cluster import eventually, kill, read_until
-from tests.containers.gangs import DRIVE, WORKER, Diary, Gangs, gangs_on_a_cluster, pause
+from tests.containers.dev_cluster import kill, read_until
+from tests.containers.gangs import Gangs, gangs_on_a_cluster, pause
+from tests.fakes.eventually import eventually
+from tests.runs_over_http import DRIVE, WORKER, Diary
 
 READS_FOR_EVER = f'[ "$RANK" != 1 ] || cat /deaf/data & exec /{DRIVE}/{WORKER.name}'
 UNTOUCHED_S = 3.0

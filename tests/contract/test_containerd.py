@@ -18,7 +18,7 @@ from tests.fakes.eventually import until
 
 pytestmark = pytest.mark.containers
 
-BOUND_S = 20.0
+BOUND_S = 40.0
 
 SLOW_STOP = """\
 import os, signal, subprocess, sys, time

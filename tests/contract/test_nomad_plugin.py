@@ -20,7 +20,7 @@ from tests.agent.daemon import Daemon, a_daemon
 from tests.fakes.nomad_host import VERSIONS, PluginProcess, Version, scripts, start_driver
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "nomad-plugin"
-BOUND_S = 20.0
+BOUND_S = 40.0
 RUNS_ON = {"image": "host", "command": "sh", "args": ["-c", "sleep 300"]}
 FACTS = {
     "gpus": [

@@ -11,7 +11,7 @@ from astra_agent.runtime import ContainerStatus, ExecSession, ExitStatus
 from tests.contract.conftest import RuntimeBench
 from tests.fakes.eventually import until
 
-BOUND_S = 20.0
+BOUND_S = 40.0
 
 
 async def ended(runtime: RuntimeBench, container: str) -> ExitStatus:

@@ -22,7 +22,9 @@ from tests.dns.names_of_runs import LLAMA, snapshot
 from tests.fakes.eventually import until
 from tests.fakes.upstream import FakeUpstream, address, bound_pair, code, silence, truncated
 
-WAIT_S = 5.0
+WAIT_S = 15.0
+LATE_S = 4.0
+"""A busy machine answers later than it means to."""
 
 
 @dataclass
@@ -206,7 +208,7 @@ async def test_dead_upstreams_end_in_servfail_in_time_and_own_names_are_answered
         assert texts(await one.ask("llama-0")) == ["10.0.0.1"]
         assert not dead.done()
         assert (await dead).rcode() == dns.rcode.SERVFAIL
-        assert time.monotonic() - began_s < LIMIT_S + WAIT_S / 2
+        assert time.monotonic() - began_s < LIMIT_S + LATE_S
 
 
 async def test_without_any_upstream_an_outside_name_fails_at_once() -> None:

@@ -60,6 +60,8 @@ class FakeAgent(FakeAgentSocket):
         self.held: dict[str, FakeSlot] = {}
         self.started: Counter[tuple[str, int]] = Counter()
         self.wrong: list[str] = []
+        self.told: list[tuple[str, str]] = []
+        """Slot and sentence."""
         self.slow = False
         self.stubborn = False
         self.welcomes: list[int] = []
@@ -68,6 +70,8 @@ class FakeAgent(FakeAgentSocket):
         self.logs: dict[tuple[str, int], bytes] = {}
         self.break_off = False
         self.log_sent = 0
+        self.looked_ahead: wire.LookAhead | None = wire.LookAhead()
+        """What it says of a run that is submitted; None: it closes without a word."""
         self.boot = "boot-1"
         self._token = token
         self._seq = 0
@@ -177,6 +181,9 @@ class FakeAgent(FakeAgentSocket):
             port=29500 if held.phase == "ready" else None,
             term=held.term,
             attempts=tuple(held.attempts[number] for number in sorted(held.attempts)),
+            engine_ref=held.request.engine_ref,
+            incarnation=held.request.incarnation,
+            starts=held.request.starts,
         )
 
     def forget_everything(self) -> None:
@@ -199,7 +206,8 @@ class FakeAgent(FakeAgentSocket):
     async def obey(self, directive: wire.Directive) -> None:
         held = self.held.get(directive.slot)
         if held is None:
-            await self._send(self._socket, wire.SlotGone(slot=directive.slot))
+            if not isinstance(directive, wire.Tell):
+                await self._send(self._socket, wire.SlotGone(slot=directive.slot))
             return
         if directive.term < held.term:
             self.wrong.append(f"{directive.kind} of term {directive.term} after {held.term}")
@@ -221,6 +229,9 @@ class FakeAgent(FakeAgentSocket):
                         self._move(held, number, "exited", code=143)
             case wire.Finish(code=code, reason=reason):
                 self.finish(directive.slot, code, reason)
+            case wire.Tell(sentence=sentence):
+                self.told.append((directive.slot, sentence))
+                return
             case _:
                 return
         await self.report(directive.slot)
@@ -255,6 +266,9 @@ class FakeAgent(FakeAgentSocket):
                     await self._echo(socket, wanted)
                 case wire.InventoryRequest():
                     await socket.send_str(json.dumps({"machine": self.name}))
+                case wire.LookAheadRequest():
+                    if self.looked_ahead is not None:
+                        await socket.send_str(self.looked_ahead.model_dump_json())
 
     def look_up(self, request: wire.LookupRequest) -> wire.Lookup:
         """Every name is 10.0.0.1, but for `nobody`, which can't be asked about."""

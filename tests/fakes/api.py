@@ -68,6 +68,7 @@ class FakeApi:
     logs: dict[int, bytes] = field(default_factory=dict)
     cut_after: int | None = None
     submitted: list[Json] = field(default_factory=list)
+    stopped: list[str] = field(default_factory=list)
     execs: list[Json] = field(default_factory=list)
     exec_code: int = 0
     inventory: Json | None = None
@@ -175,7 +176,8 @@ class FakeApi:
     async def _job(self, _: web.Request) -> web.Response:
         return web.json_response(self.job)
 
-    async def _stop(self, _: web.Request) -> web.Response:
+    async def _stop(self, request: web.Request) -> web.Response:
+        self.stopped.append(request.match_info["name"])
         return web.json_response(job(phase="Stopping"), status=202)
 
     async def _events(self, request: web.Request) -> web.StreamResponse:

@@ -199,7 +199,7 @@ class FakeCluster:
             found = {m.facts.name for m in await self.parts.engine.machines() if m.connected}
             return set(names) <= found
 
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not await there():  # noqa: ASYNC110  # what is waited for makes no event
                 await asyncio.sleep(0.005)
 

@@ -19,16 +19,14 @@ from astra_agent import namespaces
 from astra_agent.wire import (
     Directive,
     DirectiveMessage,
-    ExecRequest,
     Hello,
     Lease,
     LeaseAck,
-    LogsRequest,
-    LookupRequest,
     OpenStream,
     Report,
     ReportAck,
     SlotStatus,
+    StreamRequest,
     ToAgent,
     ToCoordinator,
     Welcome,
@@ -114,9 +112,7 @@ class FakeCoordinator:
     def said(self, kind: type[Message]) -> list[Message]:
         return [message for message in self.messages if isinstance(message, kind)]
 
-    async def open_stream(
-        self, stream: str, request: LogsRequest | ExecRequest | LookupRequest
-    ) -> web.WebSocketResponse:
+    async def open_stream(self, stream: str, request: StreamRequest) -> web.WebSocketResponse:
         """The agent's connection for it."""
         self._streams[stream] = asyncio.get_running_loop().create_future()
         self._stream_ends[stream] = asyncio.Event()

@@ -55,6 +55,13 @@ class Machine:
         """*target* absolute; written relative, as sysfs does."""
         self.links[path] = posixpath.relpath(target, posixpath.dirname(path))
 
+    def cores(self, *pairs: tuple[int, int]) -> None:
+        """Processors that share a core, two and two."""
+        for pair in pairs:
+            for cpu in pair:
+                text = ",".join(map(str, pair))
+                self.file(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list", text)
+
     def route(self, netdev: str) -> None:
         header = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT"
         line = f"\n{netdev}\t00000000\t0100000A\t0003\t0\t0\t100\t00000000\t0\t0\t0" if netdev else ""

@@ -378,6 +378,7 @@ class FakeImages:
         missing_commands: Programs that no image has.
         users: Names that every image knows.
         errors: Raised by the next calls of `prepare`, in order, one each.
+        look_error, missing_bytes: What `look` raises, or answers.
     """
 
     def __init__(self) -> None:
@@ -385,6 +386,8 @@ class FakeImages:
         self.missing_commands: set[str] = {"/no/such"}
         self.users: dict[str, tuple[int, int, tuple[int, ...]]] = {"": (0, 0, ()), "worker": (1000, 1000, (27,))}
         self.errors: list[AstraError] = []
+        self.look_error: AstraError | None = None
+        self.missing_bytes = 0
         self.asked: list[tuple[str, tuple[str, str] | None]] = []
         self._open = asyncio.Event()
         self._open.set()
@@ -395,6 +398,13 @@ class FakeImages:
 
     def release(self) -> None:
         self._open.set()
+
+    async def look(self, reference: str, auth: tuple[str, str] | None, progress: Callable[[str], None]) -> int:
+        if self.look_error is not None:
+            raise self.look_error
+        if reference not in self.images:
+            raise InvalidRequest(f'there is no image "{reference}"', "image")
+        return self.missing_bytes
 
     async def prepare(
         self, reference: str, auth: tuple[str, str] | None, progress: Callable[[str], None]

@@ -45,7 +45,31 @@ class Cluster:
 
         Returns: What each rank wrote, in order of rank.
         """
-        spec = {"metadata": {"name": name}, "spec": {"start": "Gang", "on_failure": "FailJob", "task_template": {
+        followed = self.astra("run", str(self._file(name, template, "FailJob", **resources)), "--follow")
+        logs = [self.astra("logs", name, str(rank)).stdout for rank in (0, 1)]
+        assert followed.returncode == 0, f"{followed.stdout}\n{followed.stderr}\nrank 1 wrote:\n{logs[1]}"
+        return logs
+
+    def submit(self, name: str, template: Json, *, on_failure: str) -> None:
+        """Start a gang of two."""
+        submitted = self.astra("run", str(self._file(name, template, on_failure)))
+        assert submitted.returncode == 0, submitted.stderr
+
+    def until_said(self, name: str, rank: int, line: str, *, attempt: int | None = None) -> None:
+        which = () if attempt is None else ("--attempt", str(attempt))
+        self._until(lambda: self.astra("logs", name, str(rank), *which).stdout, line)
+
+    def until_phase(self, name: str, phase: str) -> None:
+        self._until(lambda: str(json.loads(self.astra("status", name, "--json").stdout)["status"]["phase"]), phase)
+
+    def _until(self, said: Callable[[], str], expected: str) -> None:
+        deadline = time.monotonic() + RUN_TIMEOUT_S
+        while expected not in said():
+            assert time.monotonic() < deadline, f"waited for {expected!r}, found:\n{said()}"
+            time.sleep(0.2)
+
+    def _file(self, name: str, template: Json, on_failure: str, **resources: Any) -> Path:
+        spec = {"metadata": {"name": name}, "spec": {"start": "Gang", "on_failure": on_failure, "task_template": {
             **template,
             "datavolume_refs": [
                 {"name": "frameworks", "mount_path": str(FRAMEWORKS), "mode": "ReadOnly"},
@@ -55,10 +79,7 @@ class Cluster:
         }}}  # fmt: skip
         file = self.state.parent / f"{name}.json"
         file.write_text(json.dumps(spec))
-        followed = self.astra("run", str(file), "--follow")
-        logs = [self.astra("logs", name, str(rank)).stdout for rank in (0, 1)]
-        assert followed.returncode == 0, f"{followed.stdout}\n{followed.stderr}\nrank 1 wrote:\n{logs[1]}"
-        return logs
+        return file
 
     def astra(self, *words: str) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "ASTRA_DEV_STATE": str(self.state)}

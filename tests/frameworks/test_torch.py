@@ -27,6 +27,12 @@ def path_with(environment: Path) -> dict[str, str]:
     return {"PATH": f"{environment}/bin:/usr/local/bin:/usr/bin:/bin"}
 
 
+def torchrun(environment: Path, program: str) -> dict[str, Any]:
+    return {
+        "image": "host", "command": "torchrun", "args": [f"/programs/{program}"], "env": path_with(environment),
+    }  # fmt: skip
+
+
 def found_by(logs: list[str]) -> list[dict[str, Any]]:
     """What each rank's program printed about itself."""
     return [json.loads(next(line for line in log.splitlines() if line.startswith("{"))) for log in logs]
@@ -60,8 +66,24 @@ def test_gloo_meets_although_the_machine_calls_its_workers_127_0_1_1(
 def test_a_bare_torchrun_finds_everything_in_its_environment(
     cluster_with: Callable[..., Cluster], environment: Callable[[str], Path]
 ) -> None:
-    template = {
-        "image": "host", "command": "torchrun", "args": ["/programs/allreduce.py"],
-        "env": path_with(environment("torch")),
-    }  # fmt: skip
+    template = torchrun(environment("torch"), "allreduce.py")
     check_all_reduce(found_by(cluster_with("--network", "host").run("bare", template)))
+
+
+def test_what_torchrun_started_writes_its_checkpoint_at_a_restart_and_at_a_stop(
+    cluster_with: Callable[..., Cluster], environment: Callable[[str], Path]
+) -> None:
+    """H05, in the form that most training has: the launcher is asked to stop, its workers hear of it."""
+    cluster = cluster_with("--network", "host")
+    cluster.submit("check", torchrun(environment("torch"), "checkpoint.py"), on_failure="RestartJob")
+    cluster.until_said("check", 0, "rank 0 of attempt 0: training")
+    cluster.until_said("check", 1, "rank 1 of attempt 0: training")
+    killed = cluster.astra("exec", "check", "1", "--", "pkill", "-KILL", "-f", "bin/torchrun")
+    assert killed.returncode == 0, killed.stderr
+    cluster.until_said("check", 0, "rank 0 of attempt 0: checkpoint written after signal 15", attempt=0)
+    for rank in (0, 1):
+        cluster.until_said("check", rank, f"rank {rank} of attempt 1: training")
+    assert cluster.astra("stop", "check").returncode == 0
+    for rank in (0, 1):
+        cluster.until_said("check", rank, f"rank {rank} of attempt 1: checkpoint written after signal 15")
+    cluster.until_phase("check", "Stopped")

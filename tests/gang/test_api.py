@@ -11,6 +11,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from astra_agent.wire import LookAhead
 from astra_gang.api import BODY_MAX
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.eventually import until
@@ -51,6 +52,24 @@ async def test_a_submitted_run_is_answered_with_its_whole_document(cluster: Fake
     assert (job["spec"]["start"], job["spec"]["on_failure"]) == ("Gang", "RestartJob")
     assert (job["status"]["phase"], job["status"]["total"]) == ("Pending", 2)
     assert [worker["name"] for worker in job["status"]["workers"]] == ["llama-0", "llama-1"]
+
+
+async def test_what_a_machine_knows_not_to_be_there_is_refused_and_nothing_is_recorded(cluster: FakeCluster) -> None:
+    sentence = 'there is no image "pytorch:26"'
+    for agent in cluster.agents.values():
+        agent.looked_ahead = LookAhead(refusal=sentence, field="image")
+    status, answer = await cluster.request("POST", "jobs", json=document())
+    assert status == 400
+    expected = {"message": sentence, "field": "spec.task_template.image", "code": "InvalidRequest"}
+    assert answer["error"] == expected
+    _, answer = await cluster.request("GET", "jobs")
+    assert answer["items"] == []
+
+
+async def test_a_machine_that_does_not_say_is_no_reason_to_refuse(cluster: FakeCluster) -> None:
+    for agent in cluster.agents.values():
+        agent.looked_ahead = None
+    await run_of_two(cluster)
 
 
 async def test_a_running_job_says_where_each_worker_is(cluster: FakeCluster) -> None:
@@ -112,6 +131,14 @@ async def test_a_second_live_run_of_a_name_is_refused(cluster: FakeCluster) -> N
     status, answer = await cluster.request("POST", "jobs", json=document())
     assert (status, answer["error"]["code"]) == (409, "Conflict")
     assert answer["error"]["message"].startswith("run llama in workspace default has not ended")
+
+
+async def test_a_run_that_is_called_like_another_ones_worker_is_refused(cluster: FakeCluster) -> None:
+    await run_of_two(cluster)
+    status, answer = await cluster.request("POST", "jobs", json=document("llama-1", machines=1))
+    assert (status, answer["error"]["code"]) == (409, "Conflict")
+    assert answer["error"]["message"].startswith("run llama-1 would have the name of worker llama-1 of run llama")
+    assert (await cluster.request("POST", "jobs", json=document("llama-2", machines=1)))[0] == 201
 
 
 async def test_of_two_submits_at_the_same_moment_one_wins(cluster: FakeCluster) -> None:
@@ -362,7 +389,7 @@ async def test_exec_into_a_worker_that_does_not_run_is_refused(cluster: FakeClus
 
 
 @pytest.mark.parametrize("token", [None, "", "Bearer", "Bearer ", "Bearer wrong", "Basic abc", "Bearer \xff"])
-@pytest.mark.parametrize("path", ["jobs", "jobs/llama", "/v1/machines", "/v1/nothing"])
+@pytest.mark.parametrize("path", ["jobs", "jobs/llama", "/v1/machines", "/v1/machines/m-1/probe", "/v1/nothing"])
 async def test_without_the_operators_token_nothing_is_answered(
     cluster: FakeCluster, token: str | None, path: str
 ) -> None:

@@ -85,3 +85,41 @@ def test_the_runs_that_ended_longest_ago_are_forgotten_first_and_live_ones_never
     assert batch.forget_runs == ("u1",)
     ledger.accept(batch)
     assert [run.state.uid for run in ledger.all()] == ["live", "u0", "u2", "new"]
+
+
+@pytest.mark.parametrize(
+    ("there", "new", "said"),
+    [
+        (
+            ("llama", 2), ("llama-1", 1),
+            "run llama-1 would have the name of worker llama-1 of run llama, which has not ended: "
+            "stop llama first, or choose another name than llama-1",
+        ),
+        (
+            ("llama-1", 1), ("llama", 2),
+            "worker llama-1 of run llama would have the name of run llama-1, which has not ended: "
+            "stop llama-1 first, or choose another name than llama",
+        ),
+    ],
+)  # fmt: skip
+def test_a_name_is_a_run_or_a_worker_of_one_other_run(there: tuple[str, int], new: tuple[str, int], said: str) -> None:
+    made = draft(Ledger([record(*there)]))
+    with pytest.raises(Conflict) as refused:
+        made.add(record(*new, uid="u2"))
+    assert str(refused.value) == said
+    made.add(record(*new, uid="u3", workspace="other"))
+
+
+def test_names_of_groups_count_as_well() -> None:
+    plain = record("llama-a", 1)
+    grouped = record("llama", 1, uid="u2")
+    (worker,) = grouped.state.workers
+    grouped = replace(grouped, state=replace(grouped.state, workers=(replace(worker, name="llama-a-0"),)))
+    made = draft(Ledger([plain]))
+    with pytest.raises(Conflict, match=r"worker llama-a-0 of run llama would have the name of worker llama-a-0"):
+        made.add(grouped)
+
+
+@pytest.mark.parametrize("name", ["llama-2", "llama-01", "llama-a", "lla"])
+def test_names_that_only_look_alike_are_free(name: str) -> None:
+    draft(Ledger([record("llama", 2)])).add(record(name, 1, uid="u2"))

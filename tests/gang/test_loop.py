@@ -9,9 +9,11 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from astra_agent.wire import Tell
 from astra_gang.performer import RETRY_FIRST_S
 from astra_gang.planner import SETTLE_S
 from astra_gang.sightings import PUT_GRACE_S
+from astra_gang.telling import LASTS_S
 from tests.fakes.agent import FakeAgent
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.eventually import until
@@ -167,6 +169,8 @@ async def test_a_lost_machine_is_replaced_once_its_agent_must_have_stopped_its_w
     await asyncio.sleep(0.1)
     assert attempts_running(cluster) == [0, 0, 0, 0]
     lost.held[slot].attempts.clear()  # by itself, as its agent does when its lease is over
+    for agent in cluster.agents.values():
+        await agent.lease(1)
     cluster.clock.advance(2)
     await until(lambda: attempts_running(cluster) == [1, 1, 1, 1])
     taken = cluster.run().state.workers[2].slot
@@ -178,6 +182,30 @@ async def test_a_lost_machine_is_replaced_once_its_agent_must_have_stopped_its_w
 
 def cluster_machine_connected(cluster: FakeCluster, name: str) -> bool:
     return any(session == name for session in cluster.parts.links.connected())
+
+
+async def test_who_looks_at_a_slot_through_nomad_is_told_what_its_gang_does(tmp_path: Path) -> None:
+    async with FakeCluster(tmp_path, machines=4, on_nomad=NEWEST) as cluster:
+        await cluster.connected()
+        late = cluster.agents["m3"]
+        late.slow = True
+        await submit(cluster)
+        await until(lambda: late.held)
+        await until(lambda: cluster.run().state.reason == "Starting together: 3 of 4 ready")
+        assert told(cluster, "m1") == [], "it may not last"
+        cluster.clock.advance(LASTS_S)
+        await until(lambda: told(cluster, "m1") == ["Starting together: 3 of 4 ready"])
+        for slot in list(late.held):
+            await late.ready(slot)
+        await cluster.until_phase("running")
+        agent, slot = cluster.slot("llama-2")
+        await agent.exit(slot, 1)
+        sentences = ["Starting together: 4 of 4 ready", "All 4 workers run", "Gang restart: llama-2 failed."]
+        await until(lambda: told(cluster, "m1")[1:] == sentences)
+
+
+def told(cluster: FakeCluster, machine: str) -> list[str]:
+    return [sentence for _, sentence in cluster.agents[machine].told]
 
 
 async def test_a_machine_that_is_away_for_less_than_the_limit_keeps_its_slot_and_its_process(
@@ -288,7 +316,8 @@ async def test_a_directive_that_is_not_answered_is_sent_again(cluster: FakeClust
     obey = deaf.obey
 
     async def once_deaf(directive: object) -> None:
-        heard.append(type(directive).__name__)
+        if not isinstance(directive, Tell):
+            heard.append(type(directive).__name__)
         if len(heard) > 1:
             await obey(directive)  # type: ignore[arg-type]
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from astra_netprobe import doubling, pattern, ring, tcp_info
 from astra_netprobe.ring import Broken, Lane
 
-BOUND_S = 20.0
+BOUND_S = 40.0
 
 
 def together(works: list[Callable[[], float]]) -> list[float]:

@@ -11,7 +11,7 @@ import pytest
 
 from astra_netprobe import messages, responder
 from astra_netprobe.channel import Silent
-from astra_netprobe.messages import Failed, Leave, Open, Opened
+from astra_netprobe.messages import Failed, Leave, Open, Opened, Peer, Transfer, Transferred
 from astra_netprobe.responder import Limits, Responder
 
 TOKEN = "a-token"
@@ -70,6 +70,29 @@ async def test_more_probes_than_the_bound_are_refused_and_told_so(start: Start) 
     assert isinstance(answer, Failed) and "probes run on this machine" in answer.sentence
     await second.close()
     await first.close()
+
+
+@pytest.mark.parametrize("asked_bps", [0.0, 8e9])
+async def test_a_machine_sends_no_faster_than_its_own_bound_whatever_it_is_asked_for(
+    start: Start, asked_bps: float
+) -> None:
+    bound_bps, seconds, streams = 80e6, 0.5, 2
+    served = await start(Limits(max_bps=bound_bps))
+    channels = [await responder.call("127.0.0.1", served.port, TOKEN) for _ in range(2)]
+    opened = [
+        await channel.ask(opening(rank=rank, max_bps=asked_bps), ANSWER_S) for rank, channel in enumerate(channels)
+    ]
+    assert isinstance(opened[1], Opened) and opened[1].no_rdma == "its rate is bounded"
+    bounds = {"tag": 1, "streams": streams, "seconds": seconds, "stall_s": ANSWER_S, "limit_s": ANSWER_S}
+    peer = Peer(rank=1, address="127.0.0.1", port=opened[1].port)
+    _, received = await asyncio.gather(
+        channels[0].ask(Transfer.model_validate({**bounds, "to": peer}), 2 * ANSWER_S),
+        channels[1].ask(Transfer.model_validate({**bounds, "from_rank": 0}), 2 * ANSWER_S),
+    )
+    assert isinstance(received, Transferred)
+    assert 0 < received.received_bytes < 2 * bound_bps * seconds / 8
+    for channel in channels:
+        await channel.close()
 
 
 async def test_questions_that_make_no_sense_get_a_sentence(start: Start) -> None:

@@ -59,13 +59,6 @@ def test_wrong_elements_are_counted() -> None:
     assert tables.read(HEAD + ROWS.replace("454.98      0", "454.98      7")).wrong == 7
 
 
-def test_the_transport_is_what_the_log_says() -> None:
-    log = "gpu-1:5100:5120 [0] NCCL INFO NET/Socket : Using [0]eth0:10.0.0.1<0>\n"
-    assert tables.read(log + HEAD + ROWS).transports == ("Socket",)
-    channel = "[1,0]<stdout>:gpu-1:5:6 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0/GDRDMA\n"
-    assert tables.read(channel).transports == ("IB",)
-
-
 def test_what_the_example_program_prints_is_read() -> None:
     reading = tables.read("[0]:bus bandwidth: 12.5 GB/s over 16 GPUs\n")
     assert (reading.ranks, reading.rows[0].size_bytes, reading.rows[0].bus_bytes_per_s) == (16, 256 * MIB, 12.5e9)
@@ -83,6 +76,15 @@ def test_a_table_is_read_back_as_it_was_written() -> None:
     assert reading.rows[2].bus_bytes_per_s == pytest.approx(1.5 * 64 * MIB / 0.8, rel=0.01)
     assert "# Bus bandwidth 0.126 GB/s on the plateau, at 64 MiB" in text
     assert "Avg" not in text
+
+
+def test_what_another_tool_measured_stands_below_and_decides_nothing() -> None:
+    sizes = (Sized(8, 2, "doubling", (31e-6,)),)
+    other = tables.read("bus bandwidth: 0.115 GB/s over 4 ranks, 67108864 bytes\n").rows
+    text = tables.render(sizes, {"PyTorch with Gloo": other})
+    assert text.startswith(tables.render(sizes)) and "# PyTorch with Gloo:\n" in text
+    assert tables.read(text).rows[1].bus_bytes_per_s == 0.115e9
+    assert "No plateau" in text
 
 
 def test_a_table_of_small_sizes_says_that_they_are_too_small() -> None:

@@ -11,16 +11,18 @@ import os
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Sequence
+import tempfile
+import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from astra_agent import holder, namespaces
 from astra_agent.containerd.private import PrivateContainerd
+from tests.fakes.eventually import PATIENCE_S, eventually
 
-BOUND_S = 60.0
+LINK_PORT = 7411
 _BIN = Path(sys.executable).parent
 _PLUGINS = ("astra-nomad-driver", "astra-nomad-device")
 
@@ -48,7 +50,8 @@ client {{
     "fingerprint.denylist" = "env_aws,env_gce,env_azure,env_digitalocean,consul,vault"
   }}
 }}
-plugin "astra-nomad-driver" {{ config {{ socket = "{socket}" allow_mounts = ["{mounts}"] }} }}
+plugin "raw_exec" {{ config {{ enabled = true }} }}
+plugin "astra-nomad-driver" {{ config {{ socket = "{socket}" allow_mounts = {mounts} }} }}
 plugin "astra-nomad-device" {{ config {{ socket = "{socket}" }} }}
 """
 
@@ -69,15 +72,6 @@ class Ran:
     err: str
 
 
-def eventually(what: str, ask: Callable[[], Any], within_s: float = BOUND_S) -> Any:
-    """The first true answer of *ask*; fails saying *what* did not come about."""
-    deadline = time.monotonic() + within_s
-    while not (seen := ask()):
-        assert time.monotonic() < deadline, f"did not come about within {within_s:g} s: {what}"
-        time.sleep(0.1)
-    return seen
-
-
 class Agent:
     """A machine's agent, as a process."""
 
@@ -93,6 +87,7 @@ class Agent:
 
     def start(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
+        self.boot()
         asyncio.run(self.containerd.start())
         self._write_configuration()
         self.start_agent()
@@ -101,13 +96,29 @@ class Agent:
         with (self.folder / "agent.log").open("ab") as log:
             command = (sys.executable, "-m", "astra_agent.main", "--config", str(self.folder / "agent.toml"))
             self._process = subprocess.Popen(command, stderr=log)
-        eventually("the agent listens", self.socket.exists)
+        eventually(self.socket.exists, "the agent listens")
 
     def kill(self) -> None:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self.socket.unlink(missing_ok=True)
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def boot(self) -> None:
+        """It runs on another boot of its machine from its next start on."""
+        (self.folder / "boot_id").write_text(f"{uuid.uuid4()}\n")
+
+    def end_machine(self) -> None:
+        """All that its machine runs for it has gone at once, and so has what a boot does not keep."""
+        self.kill()
+        holder.sweep(self.folder / "state", lambda _: True)
+        asyncio.run(self.containerd.clean())
+        self.boot()
 
     def forget(self) -> None:
         """All that the agent, which does not run, has known of its slots."""
@@ -134,6 +145,7 @@ class Agent:
             "containerd_namespace": f"nomad-test-{self.name}",
             "runc_root": str(self.containerd.runc_root),
             "cgroup_parent": self.cgroup_parent,
+            "boot_id_file": str(self.folder / "boot_id"),
             "netns": str(self._netns),
             "address": "127.0.0.1",
             **self._settings,
@@ -143,6 +155,11 @@ class Agent:
             if isinstance(table, dict):
                 lines += [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in table.items())]
         (self.folder / "agent.toml").write_text("\n".join(lines))
+
+
+def link_address(machine: str) -> str:
+    """Where the agent of machine `m-<n>` finds a coordinator, in the cluster's network namespace."""
+    return f"127.0.0.{100 + int(machine.partition('-')[2])}"
 
 
 class Client:
@@ -176,7 +193,7 @@ class Client:
             plugins=self.plugins,
             server_rpc=self._cluster.rpc,
             socket=self.agent.socket,
-            mounts=self.folder / "mounts",
+            mounts=json.dumps([str(self.folder / "mounts"), *self._cluster.mounts]),
             **self._ports,
         )
         (self.folder / "client.hcl").write_text(text + f'name = "{self.folder.name}"\n')
@@ -197,6 +214,16 @@ class Client:
                 found.append(int(path.parent.name))
         return sorted(found)
 
+    def kill_plugins(self, *names: str) -> None:
+        """
+        Returns once they are gone, also as zombies: where the first process reaps orphans now and then only, a client
+        that starts meanwhile takes a dead plugin for one that lives, fails to recover its tasks, and starts them again.
+        """
+        pids = [pid for name in names or _PLUGINS[:1] for pid in self.plugin_pids(name)]
+        for pid in pids:
+            os.kill(pid, 9)
+        eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "the plugins are gone")
+
     def kill_client(self) -> None:
         if self._process is not None:
             self._process.kill()
@@ -213,10 +240,20 @@ class Client:
             if is_reader and any(link.startswith(str(self.folder)) for link in links):
                 os.kill(int(path.name), 9)
 
+    def reboot(self) -> None:
+        """Agent, containerd, client, plugins and all containers are gone at once, and start again."""
+        self.kill_client()
+        self.kill_plugins(*_PLUGINS)
+        self.kill_log_readers()
+        self.agent.end_machine()
+        asyncio.run(self.agent.containerd.start())
+        self.agent.start_agent()
+        self.start_client()
+
     def end_client(self) -> None:
         if self._process is not None:
             self._process.terminate()
-            self._process.wait(BOUND_S)
+            self._process.wait(PATIENCE_S)
 
     def clean(self) -> None:
         self.kill_client()
@@ -232,6 +269,7 @@ class NomadCluster:
     """
     Attributes:
         netns: Where all of it listens, on loopback.
+        mounts: Folders that tasks may mount.
     """
 
     rpc = 4747
@@ -244,7 +282,9 @@ class NomadCluster:
         clients: int = 1,
         facts: dict[str, Any] | None = None,
         agents: dict[str, Any] | None = None,
+        mounts: Sequence[str] = (),
     ) -> None:
+        self.mounts = mounts
         self.folder = folder
         self.netns = folder / "cluster.net"
         self.binary = binary
@@ -252,13 +292,32 @@ class NomadCluster:
         self._agents = agents or {}
         self.clients = [Client(self, number) for number in range(1, clients + 1)]
         self._server: subprocess.Popen[bytes] | None = None
+        self._can_cut = False
+        self._cut: set[str] = set()
 
     def agent_settings(self, folder: Path) -> dict[str, Any]:
+        settings = self._agents
+        if "coordinator" in settings:
+            # An address of its own, so that each machine can be cut off alone.
+            settings = settings | {"coordinator": f"http://{link_address(folder.name)}:{LINK_PORT}"}
         if self._facts is None:
-            return self._agents
+            return settings
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "facts.json").write_text(json.dumps(self._facts))
-        return {**self._agents, "facts_file": str(folder / "facts.json")}
+        return {**settings, "facts_file": str(folder / "facts.json")}
+
+    def cut(self, machine: str, *, off: bool) -> None:
+        """What this machine's agent says to the coordinator gets nowhere, without a word. Idempotent."""
+        if (machine in self._cut) == off:
+            return
+        if not self._can_cut:
+            # The kernel looks at its own addresses first, before any rule of ours.
+            self._in(("ip", "rule", "add", "pref", "100", "lookup", "local"))
+            self._in(("ip", "rule", "del", "pref", "0"))
+            self._can_cut = True
+        rule = ("pref", "10", "to", link_address(machine), "blackhole")
+        self._in(("ip", "rule", "add" if off else "del", *rule))
+        self._cut ^= {machine}
 
     def start(self) -> None:
         namespaces.make(self.netns)
@@ -292,12 +351,12 @@ class NomadCluster:
 
     # What a user does ---------------------------------------------------------------------------------------------
 
-    def nomad(self, *words: str, stdin: str = "", check: bool = True, timeout_s: float = BOUND_S) -> str:
+    def nomad(self, *words: str, stdin: str = "", check: bool = True, timeout_s: float = PATIENCE_S) -> str:
         ran = self.run(*words, stdin=stdin, timeout_s=timeout_s)
         assert not check or ran.code == 0, (words, ran)
         return ran.out
 
-    def run(self, *words: str, stdin: str = "", timeout_s: float = BOUND_S) -> Ran:
+    def run(self, *words: str, stdin: str = "", timeout_s: float = PATIENCE_S) -> Ran:
         command = ("nsenter", f"--net={self.netns}", str(self.binary), *words)
         environment = {**os.environ, "NOMAD_ADDR": f"http://127.0.0.1:{self.http}", "NO_COLOR": "1"}
         ran = subprocess.run(
@@ -341,7 +400,7 @@ class NomadCluster:
 
     def ready(self) -> None:
         """Every node is, with our driver healthy."""
-        eventually("the nodes are ready with our driver", self._nodes_ready)
+        eventually(self._nodes_ready, "the nodes are ready with our driver")
 
     def reaches(self, job: str, status: str) -> dict[str, Any]:
         """The job's newest allocation, once it has *status*."""
@@ -350,7 +409,7 @@ class NomadCluster:
             found = self.allocation(job)
             return found if found.get("ClientStatus") == status else None
 
-        document: dict[str, Any] = eventually(f"{job} is {status}", look)
+        document: dict[str, Any] = eventually(look, f"{job} is {status}")
         return document
 
     def _nodes_ready(self) -> bool:
@@ -367,9 +426,31 @@ class NomadCluster:
         subprocess.run(("nsenter", f"--net={self.netns}", *command), check=True)
 
 
+class made:  # noqa: N801 -- reads as a verb where it is used
+    """A started cluster, of which nothing is left afterwards."""
+
+    def __init__(self, binary: Path, **settings: object) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="nomad-", dir="/var/tmp"))
+        self._cluster = NomadCluster(self._folder, binary, **settings)  # type: ignore[arg-type]
+
+    def __enter__(self) -> NomadCluster:
+        try:
+            self._cluster.start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self._cluster
+
+    def __exit__(self, *_: object) -> None:
+        self._cluster.clean()
+        if "ASTRA_KEEP" not in os.environ:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
 def events(allocation: dict[str, Any], task: str) -> list[str]:
     """What the user reads of a task, oldest first."""
-    return [event["DisplayMessage"] for event in allocation["TaskStates"][task]["Events"]]
+    state = (allocation["TaskStates"] or {}).get(task) or {}
+    return [event["DisplayMessage"] for event in state.get("Events") or ()]
 
 
 def _unmount_below(folder: Path) -> None:

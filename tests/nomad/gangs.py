@@ -5,33 +5,38 @@ coordinator's HTTP, looked at in Nomad, and proved by what the workers wrote.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from astra_agent.containerd import proc
-from tests.containers.gangs import DRIVE, ENDED, WORKER, Diary
-from tests.nomad.cluster import Client, NomadCluster, eventually
+from tests.containers.gate import GatedRegistry, gated_registry
+from tests.containers.images import File, Image
+from tests.fakes.eventually import eventually
+from tests.nomad.cluster import LINK_PORT, Client, NomadCluster, events, link_address, made
+from tests.runs_over_http import DRIVE, Diary, Json, RunsOverHttp
 
-Json = dict[str, Any]
 OPERATOR, AGENT = "operator-of-the-test", "agents-of-the-test"
-LINK = "http://127.0.0.1:7411"
-"""Where agents find a coordinator, inside the cluster's network namespace."""
 
 
 class Coordinator:
     """A process in the cluster's network namespace, with its API in the test's own."""
 
-    def __init__(self, cluster: NomadCluster, name: str = "coordinator", **settings: Any) -> None:
+    def __init__(
+        self, cluster: NomadCluster, name: str = "coordinator", policy: dict[str, float] | None = None, **settings: Any
+    ) -> None:
+        self._policy = policy or {}
         self.cluster = cluster
         self.folder = cluster.folder / name
         self.log = self.folder / "coordinator.log"
@@ -71,12 +76,15 @@ class Coordinator:
                 return bool(answer.status == 200)
         return False
 
+    def _listen(self) -> list[str]:
+        return [f"{link_address(client.folder.name)}:{LINK_PORT}" for client in self.cluster.clients]
+
     def _configuration(self) -> str:
         engine = {"kind": "nomad", "address": f"http://127.0.0.1:{self.cluster.http}", "prefix": "astra"}
         lines = [
             f'operator_token_file = "{self.folder}/operator.token"',
             f'agent_token_file = "{self.folder}/agent.token"',
-            'listen = ["127.0.0.1:7411"]',
+            f"listen = {json.dumps(self._listen())}",
             f'drives = ["{DRIVE}"]',
             *(f"{name} = {json.dumps(value)}" for name, value in self._settings.items()),
             "[[listen_netns]]",
@@ -85,138 +93,56 @@ class Coordinator:
             "[engine]",
             *(f"{name} = {json.dumps(value)}" for name, value in engine.items()),
             "[policy]",
-            "backoff_first_s = 0.2",
+            *(f"{name} = {value}" for name, value in {"backoff_first_s": 0.2, **self._policy}.items()),
         ]
         return "\n".join(lines) + "\n"
 
 
-class NomadGangs:
-    """
-    Args:
-        drive: The folder that every machine has as the drive `diary`.
-    """
-
+class NomadGangs(RunsOverHttp):
     def __init__(self, cluster: NomadCluster, drive: Path, coordinator: Coordinator) -> None:
+        super().__init__(drive)
         self.cluster = cluster
-        self.drive = drive
         self.coordinator = coordinator
-        (drive / WORKER.name).write_bytes(WORKER.read_bytes())
-        (drive / WORKER.name).chmod(0o755)
+        self.bring_worker()
 
-    # Over HTTP ----------------------------------------------------------------------------------------------------
+    def api(self) -> tuple[str, str]:
+        return f"http://127.0.0.1:{self.coordinator.port}", OPERATOR
 
-    def ask(self, path: str, document: object = None, *, method: str = "") -> tuple[int, Any]:
-        """Status and JSON of an answer. Raises: OSError when nobody answers."""
-        body = None if document is None else json.dumps(document).encode()
-        headers = {"Authorization": f"Bearer {OPERATOR}"}
-        url = f"http://127.0.0.1:{self.coordinator.port}/v1{path}"
-        request = urllib.request.Request(url, body, headers, method=method or ("POST" if body is not None else "GET"))
-        try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
-                return answer.status, json.loads(answer.read())
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, json.loads(error.read())
+    def log(self) -> str:
+        return "\n".join(self.coordinator.log.read_text().splitlines()[-80:])
 
-    def known(self, path: str) -> Json:
-        """The document at *path*, asked for again while the coordinator is away."""
-        found: Json = {}
+    def is_whole(self, machines: dict[str, Json]) -> bool:
+        return len(machines) == len(self.cluster.clients)
 
-        def answered() -> bool:
-            with suppress(OSError, json.JSONDecodeError):
-                status, document = self.ask(path)
-                assert status == 200, document
-                found.update(document)
-                return True
-            return False
+    def link(self, machine: str, *, up: bool) -> None:
+        self.cluster.cut(machine, off=not up)
 
-        eventually(f"the coordinator answers at {path}", answered)
-        return found
+    def agent_pid(self, machine: str) -> int:
+        return self.client(machine).agent.pid
 
-    def submit(self, name: str, machines: int = 4, **template: Any) -> Diary:
+    def adopt(self, name: str, text: str) -> Diary:
+        """A diary keepers' gang as a plain job: `nomad job run`."""
         diary = Diary(self.drive / name)
-        values = {
-            "image": "host",
-            "command": f"/{DRIVE}/{WORKER.name}",
-            "env": {"DIARY": f"/{DRIVE}/{name}", "ODD": "${RANK} %{x}"},
-            "datavolume_refs": [{"name": DRIVE, "mount_path": f"/{DRIVE}"}],
-            "requested_resources": {"machines": machines},
-        }
-        document = {"metadata": {"name": name}, "spec": {"start": "Gang", "task_template": values | template}}
-        status, answer = self.ask("/workspaces/default/jobs", document)
-        assert status == 201, answer
+        self.run_job(text)
         return diary
 
-    def stop(self, name: str) -> None:
-        status, answer = self.ask(f"/workspaces/default/jobs/{name}/stop", method="POST")
-        assert status == 202, answer
+    def run_job(self, text: str) -> None:
+        ran = self.cluster.submit(text)
+        assert ran.code == 0, ran
 
-    def status(self, name: str) -> Json:
-        found: Json = self.known(f"/workspaces/default/jobs/{name}")["status"]
-        return found
+    def is_there(self, name: str) -> bool:
+        """A run of this name, ended or not."""
+        with suppress(OSError):
+            return bool(self.ask(f"/workspaces/default/jobs/{name}")[0] == 200)
+        return False
 
-    def ranks(self, name: str, attempt: int | None = None) -> Json:
-        query = "" if attempt is None else f"?attempt={attempt}"
-        return self.known(f"/workspaces/default/jobs/{name}/ranks{query}")
+    def version(self) -> str:
+        """Of Nomad."""
+        return self.cluster.nomad("version").split()[1].removeprefix("v")
 
-    def sentences(self, name: str) -> list[str]:
-        return [item["sentence"] for item in self.known(f"/workspaces/default/jobs/{name}/events")["items"]]
-
-    def machines(self) -> dict[str, Json]:
-        return {item["name"]: item for item in self.known("/machines")["items"]}
-
-    def until(self, name: str, met: Callable[[Json], object], what: str) -> Json:
-        """The first status of the run that *met* holds for."""
-        seen: list[Json] = []
-
-        def now() -> object:
-            seen[:] = [self.status(name)]
-            return met(seen[0])
-
-        try:
-            eventually(what, now)
-        except AssertionError as error:
-            raise AssertionError(f"{error}\n{json.dumps(seen, indent=1)}\n{self.story(name)}") from None
-        return seen[0]
-
-    def ended(self, name: str, phase: str) -> Json:
-        status = self.until(name, lambda status: status["phase"] in ENDED, f"{name} ends")
-        assert status["phase"] == phase, f"{json.dumps(status, indent=1)}\n{self.story(name)}"
-        return status
-
-    def running(self, name: str, diary: Diary, attempt: int = 0) -> Json:
-        """The run once it runs, in this attempt or a later one, and every worker has said so itself."""
-        status = self.until(
-            name, lambda status: status["phase"] == "Running" and status["attempt"] >= attempt, f"{name} runs"
-        )
-        every = [worker["rank"] for worker in status["workers"]]
-        eventually(f"every worker of {name} has begun", lambda: diary.ranks("start", status["attempt"]) == every)
-        return status
-
-    def story(self, name: str) -> str:
-        """For the message of a test that failed."""
-        log = self.coordinator.log.read_text().splitlines()[-80:]
-        return "\n".join([*self.sentences(name), *log])
-
-    def settled(self) -> None:
-        """Every machine is connected and has no slot."""
-
-        def empty() -> bool:
-            machines = self.machines().values()
-            return len(machines) == len(self.cluster.clients) and all(
-                machine["connected"] and not machine["slots"] and machine["out_of_use"] is None for machine in machines
-            )
-
-        eventually("every machine is connected and empty", empty)
-
-    def stop_all(self) -> None:
-        """What a test that failed has left running."""
-        for job in self.known("/workspaces/default/jobs")["items"]:
-            if job["status"]["phase"] not in ENDED:
-                with suppress(FileNotFoundError):
-                    (self.drive / job["metadata"]["name"] / "let-go").touch()
-                self.stop(job["metadata"]["name"])
-        self.settled()
+    def told(self, allocation: str, task: str = "w") -> list[str]:
+        """The task's events, oldest first."""
+        return events(self.cluster.nomad_allocation(allocation), task)
 
     # In Nomad -----------------------------------------------------------------------------------------------------
 
@@ -231,8 +157,13 @@ class NomadGangs:
             running = [a["ID"] for a in self.cluster.allocations(job) if a["ClientStatus"] == "running"]
             return sorted(running) if len(running) == count else None
 
-        ids: list[str] = eventually(f"Nomad calls {count} allocations of {job} running", found)
+        ids: list[str] = eventually(found, f"Nomad calls {count} allocations of {job} running")
         return ids
+
+    def client_status(self, run: str, machine: str) -> str:
+        """Of the run's allocation on this machine; empty when there is none."""
+        found = [a["ClientStatus"] for a in self.cluster.allocations(self.job_of(run)) if a["NodeName"] == machine]
+        return str(found[0]) if found else ""
 
     def nomad_node(self, action: str, *words: str) -> None:
         """*words*: flags, then the machine."""
@@ -270,8 +201,10 @@ class NomadGangs:
             client.kill_client()
             client.start_client()
         elif victim == "driver":
-            for pid in client.plugin_pids():
-                os.kill(pid, signal.SIGKILL)
+            client.kill_plugins()
+        elif victim == "containerd":
+            client.agent.containerd.kill()
+            asyncio.run(client.agent.containerd.start())
         else:
             client.agent.kill()
             client.agent.start_agent()
@@ -285,8 +218,41 @@ class NomadGangs:
                 machine["connected"] and machine["out_of_use"] is None for machine in machines
             )
 
-        eventually("every machine is back", back)
+        eventually(back, "every machine is back")
         self.cluster.ready()
+
+
+@contextmanager
+def registry_of_workers() -> Iterator[GatedRegistry]:
+    with tempfile.TemporaryDirectory(prefix="astra-registry-", dir="/var/tmp") as folder:
+        with gated_registry(Path(folder)) as found:
+            yield found
+
+
+def worker_image() -> Image:
+    """What a keeper of a diary needs, and a megabyte that is in no other image."""
+    programs = ("/bin/sh", "/usr/bin/flock", "/usr/bin/date", "/bin/sleep")
+    return Image().with_programs(*programs).layer({"filler": File(os.urandom(1 << 20))}, compressed=False)
+
+
+@contextmanager
+def nomad_gangs(
+    binary: Path, clients: int = 4, policy: dict[str, float] | None = None, **settings: Any
+) -> Iterator[NomadGangs]:
+    """A cluster with a coordinator of these settings, of which nothing is left afterwards."""
+    with tempfile.TemporaryDirectory(prefix="astra-diary-", dir="/var/tmp") as drive:
+        token = Path(drive) / "agent.token"
+        token.write_text(AGENT)
+        agents = {"coordinator": "each machine's own", "token_file": str(token), "drives": {DRIVE: drive}}
+        with made(binary, clients=clients, agents=agents, mounts=(drive,)) as cluster:
+            coordinator = Coordinator(cluster, policy=policy, **settings)
+            coordinator.start()
+            found = NomadGangs(cluster, Path(drive), coordinator)
+            try:
+                found.settled()
+                yield found
+            finally:
+                found.coordinator.kill()
 
 
 def _free_port() -> int:

@@ -46,3 +46,72 @@ job "{name}" {{
   }}
 }}
 '''
+
+
+def gang(
+    name: str,
+    drive: str,
+    *,
+    version: str,
+    count: int = 4,
+    meta: str = "Gang",
+    kind: str = "batch",
+    restart: str = "attempts = 0",
+    hosts: bool = True,
+    env: str = "",
+    image: str = "host",
+    more: str = "",
+) -> str:
+    """
+    Keepers of diaries as a plain job that asks to be a gang; the task is `w`.
+
+    Args:
+        version: Of Nomad: what a machine that is cut off for a while keeps is said otherwise before 1.8.
+        more: Whole groups behind this one.
+    """
+    away = 'max_client_disconnect = "5m"'
+    if version.startswith("2."):
+        away = 'disconnect {\n      lost_after = "5m"\n      replace = false\n    }'
+    distinct = 'constraint {\n      operator = "distinct_hosts"\n      value = "true"\n    }' if hosts else ""
+    return f'''
+job "{name}" {{
+  type = "{kind}"
+  meta {{
+    astra_start = "{meta}"
+  }}
+  group "g" {{
+    count = {count}
+    {distinct}
+    restart {{
+      {restart}
+      mode = "fail"
+    }}
+    reschedule {{
+      attempts = 0
+      unlimited = false
+    }}
+    {away}
+    task "w" {{
+      driver = "astra"
+      kill_timeout = "30s"
+      config {{
+        image = "{image}"
+        command = "/diary/diary.sh"
+        mount {{
+          source = "{drive}"
+          target = "/diary"
+        }}
+      }}
+      env {{
+        DIARY = "/diary/{name}"
+        {env}
+      }}
+      resources {{
+        cpu = 100
+        memory = 64
+      }}
+    }}
+  }}
+  {more}
+}}
+'''

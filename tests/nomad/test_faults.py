@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import time
 
 import pytest
 
-from tests.nomad.cluster import NomadCluster, events, eventually
+from tests.fakes.eventually import eventually
+from tests.nomad.cluster import NomadCluster, events
 from tests.nomad.jobs import job
 
 pytestmark = pytest.mark.timeout(300)
@@ -23,7 +23,7 @@ def counter(cluster: NomadCluster, request: pytest.FixtureRequest) -> str:
     name = re.sub(r"[^a-z0-9]+", "-", request.node.originalname.lower())[-40:].strip("-")
     cluster.submit(job(name, _COUNT, kind="service", restart="attempts = 2"))
     found: str = cluster.reaches(name, "running")["ID"]
-    eventually("it counts", lambda: last(cluster, found) > 3)
+    eventually(lambda: last(cluster, found) > 3, "it counts")
     request.addfinalizer(lambda: cluster.nomad("job", "stop", "-purge", "-detach", name))
     return found
 
@@ -37,7 +37,7 @@ def last(cluster: NomadCluster, allocation: str) -> int:
 def counts_on(cluster: NomadCluster, allocation: str) -> None:
     """More of it arrives in Nomad's log, and the program was started once."""
     before = last(cluster, allocation)
-    eventually("its output goes on in Nomad's log", lambda: last(cluster, allocation) > before + 5)
+    eventually(lambda: last(cluster, allocation) > before + 5, "its output goes on in Nomad's log")
     assert starts(cluster, allocation) == 1
 
 
@@ -52,9 +52,8 @@ def lines_are_whole(cluster: NomadCluster, allocation: str, allowed: int = 0) ->
 
 
 def test_the_plugin_is_killed(cluster: NomadCluster, counter: str) -> None:
-    for pid in cluster.clients[0].plugin_pids():
-        os.kill(pid, 9)
-    eventually("another plugin serves", lambda: exec_works(cluster, counter))
+    cluster.clients[0].kill_plugins()
+    eventually(lambda: exec_works(cluster, counter), "another plugin serves")
     counts_on(cluster, counter)
     lines_are_whole(cluster, counter)
     assert not any("restart" in event.lower() for event in events(cluster.nomad_allocation(counter), "w"))
@@ -67,10 +66,10 @@ def exec_works(cluster: NomadCluster, allocation: str) -> bool:
 def test_the_agent_is_killed(cluster: NomadCluster, counter: str) -> None:
     agent = cluster.clients[0].agent
     agent.kill()
-    eventually("the node says why", lambda: "does not answer" in node_health(cluster))
+    eventually(lambda: "does not answer" in node_health(cluster), "the node says why")
     time.sleep(2)
     agent.start_agent()
-    eventually("the node is healthy", lambda: node_health(cluster) == "Healthy")
+    eventually(lambda: node_health(cluster) == "Healthy", "the node is healthy")
     counts_on(cluster, counter)
     lines_are_whole(cluster, counter)
     assert exec_works(cluster, counter)
@@ -85,9 +84,9 @@ def test_containerd_is_killed(cluster: NomadCluster, counter: str) -> None:
     containerd = cluster.clients[0].agent.containerd
     containerd.kill()
     counts_on(cluster, counter)
-    eventually("the node says why", lambda: "containerd" in node_health(cluster))
+    eventually(lambda: "containerd" in node_health(cluster), "the node says why")
     asyncio.run(containerd.start())
-    eventually("the node is healthy", lambda: node_health(cluster) == "Healthy")
+    eventually(lambda: node_health(cluster) == "Healthy", "the node is healthy")
     assert exec_works(cluster, counter)
     counts_on(cluster, counter)
 
@@ -118,13 +117,13 @@ def test_nomads_client_is_killed_with_its_log_readers(cluster: NomadCluster, cou
 def test_nomads_client_is_stopped_and_started(cluster: NomadCluster, counter: str) -> None:
     client = cluster.clients[0]
     client.end_client()
-    eventually("its plugins have ended with it", lambda: not client.plugin_pids())
+    eventually(lambda: not client.plugin_pids(), "its plugins have ended with it")
     client.start_client()
     cluster.ready()
     counts_on(cluster, counter)
     lines_are_whole(cluster, counter)
     cluster.nomad("alloc", "restart", counter)
-    eventually("it has begun a second time", lambda: starts(cluster, counter) == 2)
+    eventually(lambda: starts(cluster, counter) == 2, "it has begun a second time")
 
 
 def test_all_of_it_is_killed_at_once(cluster: NomadCluster, counter: str) -> None:
@@ -132,8 +131,7 @@ def test_all_of_it_is_killed_at_once(cluster: NomadCluster, counter: str) -> Non
     client.agent.kill()
     client.agent.containerd.kill()
     client.kill_client()
-    for pid in client.plugin_pids():
-        os.kill(pid, 9)
+    client.kill_plugins()
     time.sleep(1)
     client.start_client()
     time.sleep(3)
@@ -172,10 +170,10 @@ def test_a_slot_that_is_gone_is_an_exit_and_nothing_starts_beside_it(cluster: No
     client.agent.forget()
     client.agent.start_agent()
     eventually(
-        "Nomad starts it again by the job's own policy",
         lambda: any("does not know it" in event for event in events(cluster.nomad_allocation(counter), "w")),
+        "Nomad starts it again by the job's own policy",
     )
-    eventually("it has begun again", lambda: starts(cluster, counter) == 2)
+    eventually(lambda: starts(cluster, counter) == 2, "it has begun again")
 
 
 def test_a_start_without_an_agent_is_tried_again_by_the_jobs_policy(cluster: NomadCluster) -> None:

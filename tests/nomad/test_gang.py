@@ -3,36 +3,23 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.containers.dev_cluster import kill
-from tests.containers.gangs import DRIVE, check_nothing_started_twice
-from tests.nomad.cluster import eventually
-from tests.nomad.conftest import made
-from tests.nomad.gangs import AGENT, LINK, Coordinator, NomadGangs
+from tests.fakes.eventually import eventually
+from tests.nomad.gangs import Coordinator, NomadGangs, nomad_gangs
+from tests.runs_over_http import check_nothing_started_twice
 
 pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")
 def gangs(binary: Path) -> Iterator[NomadGangs]:
-    with tempfile.TemporaryDirectory(prefix="astra-diary-", dir="/var/tmp") as drive:
-        token = Path(drive) / "agent.token"
-        token.write_text(AGENT)
-        agents = {"coordinator": LINK, "token_file": str(token), "drives": {DRIVE: drive}}
-        with made(binary, clients=4, agents=agents) as cluster:
-            coordinator = Coordinator(cluster)
-            coordinator.start()
-            found = NomadGangs(cluster, Path(drive), coordinator)
-            try:
-                found.settled()
-                yield found
-            finally:
-                found.coordinator.kill()
+    with nomad_gangs(binary) as found:
+        yield found
 
 
 @pytest.fixture(autouse=True)
@@ -71,6 +58,20 @@ def test_a_worker_that_fails_restarts_the_gang_in_place_and_nomad_schedules_noth
     check_nothing_started_twice(gangs, "restarted", diary)
 
 
+def test_a_restart_of_one_task_in_nomad_restarts_the_gang(gangs: NomadGangs) -> None:
+    diary = gangs.submit("wished")
+    diary.let_go()
+    gangs.running("wished", diary)
+    before = gangs.running_allocations(gangs.job_of("wished"))
+    gangs.cluster.nomad("alloc", "restart", before[1])
+    status = gangs.running("wished", diary, attempt=1)
+    assert [worker["failures"] for worker in status["workers"]] == [0, 0, 0, 0]
+    assert gangs.running_allocations(gangs.job_of("wished")) == before
+    diary.finish()
+    gangs.ended("wished", "Completed")
+    check_nothing_started_twice(gangs, "wished", diary)
+
+
 def test_a_run_that_is_stopped_leaves_nothing(gangs: NomadGangs) -> None:
     diary = gangs.submit("stopped")
     diary.let_go()
@@ -87,7 +88,7 @@ def test_two_gangs_that_do_not_fit_together_run_one_after_the_other(gangs: Nomad
     share = {"machines": 3, "cpu_cores": cores}
     diaries = {name: gangs.submit(name, requested_resources=share) for name in ("first", "second")}
     for _ in diaries:
-        running = eventually("one of them runs", lambda: [n for n in diaries if gangs.status(n)["phase"] == "Running"])
+        running = eventually(lambda: [n for n in diaries if gangs.status(n)["phase"] == "Running"], "one of them runs")
         assert len(running) == 1
         (other,) = set(diaries) - set(running)
         assert gangs.status(other)["phase"] in ("Pending", "Completed")
@@ -95,7 +96,7 @@ def test_two_gangs_that_do_not_fit_together_run_one_after_the_other(gangs: Nomad
         gangs.ended(running[0], "Completed")
 
 
-@pytest.mark.parametrize("victim", ["coordinator", "server", "client", "driver", "agent"])
+@pytest.mark.parametrize("victim", ["coordinator", "server", "client", "driver", "agent", "containerd"])
 def test_kill_9_of_each_part_while_a_gang_runs_changes_nothing_for_its_workers(gangs: NomadGangs, victim: str) -> None:
     name = f"kill-{victim}"
     diary = gangs.submit(name)
@@ -119,10 +120,10 @@ def test_a_coordinator_that_is_killed_is_followed_within_30_s(gangs: NomadGangs)
     first = gangs.coordinator
     second = Coordinator(gangs.cluster, "coordinator-2")
     second.start()
-    eventually("the second one waits", lambda: "office_awaited" in second.log.read_text())
+    eventually(lambda: "office_awaited" in second.log.read_text(), "the second one waits")
     first.kill()
     gangs.coordinator = second
-    eventually("the second one serves", second.serves, within_s=30)
+    eventually(second.serves, "the second one serves", within_s=30)
     gangs.settled_again()
     assert gangs.status("followed")["attempt"] == 0
     diary.finish()
@@ -151,7 +152,7 @@ def test_a_worker_leaves_a_machine_that_is_drained_after_its_checkpoint(
     gangs.running(name, diary)
     machine = gangs.ranks(name)["items"][1]["machine"]
     gangs.nomad_node("drain", "-enable", *how, machine)
-    eventually("the worker is asked", lambda: 1 in diary.ranks("asked", 0))
+    eventually(lambda: 1 in diary.ranks("asked", 0), "the worker is asked")
     assert diary.ranks("start", 1) == [], "nothing starts before it has written its checkpoint"
     diary.let_go()
     status = gangs.running(name, diary, attempt=1)

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.nomad.cluster import NomadCluster, events, eventually
+from tests.fakes.eventually import eventually
+from tests.nomad.cluster import NomadCluster, events
 from tests.nomad.jobs import job
 
 pytestmark = pytest.mark.timeout(300)
@@ -80,7 +81,7 @@ while true; do sleep 0.1; done
 """
     cluster.submit(job("service", script, kind="service", task='kill_signal = "SIGTERM"'))
     found: str = cluster.reaches("service", "running")["ID"]
-    eventually("it has begun", lambda: "begun" in cluster.logs(found))
+    eventually(lambda: "begun" in cluster.logs(found), "it has begun")
     return found
 
 
@@ -126,16 +127,16 @@ def _read_until(descriptor: int, wanted: str) -> str:
 
 def test_a_signal_reaches_the_program_and_an_unknown_one_is_refused(cluster: NomadCluster, service: str) -> None:
     cluster.nomad("alloc", "signal", "-s", "SIGHUP", service)
-    eventually("it says so", lambda: "hup" in cluster.logs(service))
+    eventually(lambda: "hup" in cluster.logs(service), "it says so")
     assert cluster.run("alloc", "signal", "-s", "SIGFOO", service).code != 0
 
 
 def test_status_has_what_it_uses(cluster: NomadCluster, service: str) -> None:
     text = eventually(
-        "there are figures",
         lambda: next(
             (out for out in [cluster.nomad("alloc", "status", "-stats", service)] if "Memory Stats" in out), None
         ),
+        "there are figures",
     )
     assert "CPU Stats" in text and "System Mode" in text
 
@@ -153,7 +154,7 @@ def test_restart_starts_it_again_in_the_same_allocation(cluster: NomadCluster, s
     def twice() -> bool:
         return cluster.logs(service).count("begun") >= 2
 
-    eventually("it has begun again, and its output is there", twice)
+    eventually(twice, "it has begun again, and its output is there")
     assert cluster.allocation("service")["ID"] == service
     assert "asked to end" in cluster.logs(service)
 
@@ -162,7 +163,7 @@ def test_stop_asks_the_program_and_the_allocation_is_complete(cluster: NomadClus
     cluster.nomad("job", "stop", "-detach", "service")
     cluster.reaches("service", "complete")
     assert cluster.logs(service).rstrip().endswith("asked to end")
-    eventually("no process is left", lambda: not cluster.clients[0].agent.pids(service[:8]))
+    eventually(lambda: not cluster.clients[0].agent.pids(service[:8]), "no process is left")
 
 
 def test_a_program_that_ignores_the_signal_is_killed_after_its_time(cluster: NomadCluster) -> None:
@@ -247,7 +248,7 @@ def test_nothing_of_an_ended_task_is_left(cluster: NomadCluster) -> None:
     client = cluster.clients[0]
     cluster.submit(job("short", "echo done"))
     allocation = cluster.reaches("short", "complete")["ID"]
-    eventually("its processes are gone", lambda: not client.agent.pids(allocation))
+    eventually(lambda: not client.agent.pids(allocation), "its processes are gone")
     holds = f"ASTRA_HOLDS_FOR={allocation}".encode()
     assert [path for path in Path("/proc").glob("[0-9]*/environ") if holds in _bytes(path)] == []
     assert not list((client.agent.folder / "state" / "slots").glob(f"{allocation}*"))

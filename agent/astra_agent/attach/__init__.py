@@ -13,7 +13,7 @@ from astra_agent.attach.applying import apply
 from astra_agent.attach.edits import Edits, merge
 from astra_agent.attach.gpu import chosen, gpu
 from astra_agent.attach.imex import imex
-from astra_agent.attach.nccl import nccl
+from astra_agent.attach.nccl import nccl, nccl_topology
 from astra_agent.attach.numa import near, topology
 from astra_agent.attach.rdma import rdma
 from astra_agent.attach.request import Placement, Request
@@ -36,6 +36,7 @@ def attach(inventory: Inventory, placement: Placement, request: Request) -> Edit
     edits = merge(
         gpu(inventory, gpus),
         nccl(inventory, placement),
+        nccl_topology(inventory, gpus),
         rdma(inventory, placement, request) if placement.tier in ("infiniband", "rdma") else Edits(),
         imex(inventory, placement) if placement.tier == "nvlink" else Edits(),
         shm(gpus, request),

@@ -16,17 +16,40 @@ TOPOLOGY = "/run/astraeus/topology.json"
 
 def near(inventory: Inventory, gpus: Sequence[Gpu], request: Request) -> Edits:
     """
-    A cpuset of the memory nodes that the GPUs are next to. None where that is not known for one of them, where it is
-    the whole machine anyway, and where more processors were asked for than are there.
+    A cpuset of the memory nodes that the GPUs are next to: of each node's cores the GPUs' share where that holds as
+    many processors as were asked for, else all of them. None where the nodes are not known, where it is the whole
+    machine anyway, and where more processors were asked for than are there.
     """
     numbers = {gpu.numa_node for gpu in gpus}
-    if not gpus or None in numbers or len(numbers) == len(inventory.numa):
+    if not gpus or None in numbers:
         return Edits()
     nodes = [node for node in inventory.numa if node.number in numbers]
     cpus = frozenset(cpu for node in nodes for cpu in node.cpus) | frozenset(cpu for gpu in gpus for cpu in gpu.cpus)
-    if request.cpu_cores > len(cpus) or not cpus:
+    own = _share(inventory, nodes, gpus)
+    if 0 < request.cpu_cores <= len(own):
+        cpus = own
+    if request.cpu_cores > len(cpus) or cpus >= frozenset(cpu for node in inventory.numa for cpu in node.cpus):
         return Edits()
-    return Edits(cpus=cpus, memory_nodes=_memory_nodes(nodes, request))
+    return Edits(cpus=cpus, memory_nodes=_memory_nodes(nodes, request) if len(nodes) < len(inventory.numa) else None)
+
+
+def _share(inventory: Inventory, nodes: Sequence[NumaNode], gpus: Sequence[Gpu]) -> frozenset[int]:
+    """
+    Whole cores, as many for each of a node's GPUs. Which these are hangs on the GPU alone, and no GPU has two holders:
+    so no two workers have a core in common, and nobody has to remember who has which. None where a node's cores are not
+    known, or fewer than its GPUs.
+    """
+    chosen = {gpu.index for gpu in gpus}
+    share: set[int] = set()
+    for node in nodes:
+        owners = [gpu.index for gpu in inventory.gpus if gpu.numa_node == node.number]
+        if len(node.cores) < len(owners):
+            return frozenset()
+        for place, index in enumerate(owners):
+            if index in chosen:
+                first, end = (len(node.cores) * at // len(owners) for at in (place, place + 1))
+                share.update(cpu for core in node.cores[first:end] for cpu in core)
+    return frozenset(share)
 
 
 def _memory_nodes(nodes: Sequence[NumaNode], request: Request) -> frozenset[int] | None:

@@ -76,6 +76,21 @@ class ContainerdImages:
         self._check = CommandCheck(client, host, state_dir)
         self._preparing: dict[tuple[str, Auth], _Preparing] = {}
 
+    async def look(self, reference: str, auth: Auth, progress: Callable[[str], None]) -> int:
+        """As the port says."""
+        parsed = parse_image(reference)
+        if isinstance(parsed, Host):
+            return 0
+        if isinstance(parsed, Archive):
+            self._check_folder(parsed, reference)
+            if await self._puller.find(str(parsed), reference, {_ARCHIVE_LABEL: archive.stamp(parsed)}) is not None:
+                return 0
+            return (await (await archive.open_archive(parsed, self._platform)).manifest()).size
+        if await self._puller.find(parsed.name, reference, {}) is not None:
+            return 0
+        async with RegistryImage(parsed, reference, auth, self._platform, self._registry, progress) as origin:
+            return (await origin.manifest()).size
+
     async def prepare(self, reference: str, auth: Auth, progress: Callable[[str], None]) -> PreparedImage:
         """
         As the port says. Several that want one image with the same credentials wait for one pull; it is cancelled with

@@ -79,6 +79,11 @@ class Manifest:
     config: Descriptor
     layers: tuple[Descriptor, ...]
 
+    @property
+    def size(self) -> int:
+        """Bytes of all layers, as they are kept."""
+        return sum(layer.size for layer in self.layers)
+
 
 @dataclass(frozen=True, slots=True)
 class Configuration:

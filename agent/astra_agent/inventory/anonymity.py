@@ -18,6 +18,7 @@ _IPV4 = r"(?:[0-9]{1,3}\.){3}[0-9]{1,3}"
 _NAMED = re.compile(
     rf"(?<![\w:.-])(?:(?P<uuid>{_UUID})|(?P<gid>{_GID})|(?P<guid>{_GUID})|(?P<mac>{_MAC})|(?P<ip>{_IPV4}))(?![\w:.])"
 )
+_XML_GUID = re.compile(r'guid="0x[0-9a-fA-F]+"')
 _GPU_UUID = re.compile(rf"(GPU|MIG)-({_UUID})")
 _DEFAULT_PREFIX = "fe80:0000:0000:0000"
 _MAPPED = "0000:0000:0000:0000:0000:ffff"
@@ -68,6 +69,8 @@ def _file(names: Names, host: str, path: str, text: str) -> str:
     if len(host) > 1:
         text = re.sub(rf"(?<![\w-]){re.escape(host)}(?![\w-])", names.replaced("host", host), text)
     text = _GPU_UUID.sub(lambda match: f"{match[1]}-{names.replaced('uuid', match[2].lower())}", text)
+    if path.endswith(".xml"):
+        text = _XML_GUID.sub('guid="0x0"', text)
     return _NAMED.sub(lambda match: _one(names, match), text)
 
 

@@ -57,7 +57,7 @@ def read_gpus(reader: Reader, reading: LibraryReading, around: Around) -> Found:
     for answer in reading.gpus:
         if pci.normal_address(answer.pci or "") in around.log.off_bus:
             failed.append(replace(answer, error=answer.error or LOST))
-        elif answer.error != SUCCESS or answer.uuid is None:
+        elif answer.error != SUCCESS or answer.uuid is None or answer.recovery in _UNFIT:
             failed.append(answer)
         else:
             gpus.append(_gpu(reader, answer, around))
@@ -134,6 +134,8 @@ def _gpu(
 
 
 _RECOVERIES = {1: "a reset", 2: "a reboot", 3: "its peers to be drained", 4: "to be drained and reset"}
+_UNFIT = (1, 2, 4)
+"""What runs on such a GPU may go on; nothing new would."""
 
 
 def _health(reader: Reader, subject: str, answer: GpuReading) -> None:
@@ -143,8 +145,19 @@ def _health(reader: Reader, subject: str, answer: GpuReading) -> None:
         reader.found("fault", subject, f"the driver asks for {_RECOVERIES.get(answer.recovery, 'an action')}")
     if answer.links and answer.links[1] < answer.links[0]:
         reader.found("warning", subject, f"{answer.links[1]} of {answer.links[0]} NVLinks are up")
-    if answer.mig and not answer.mig_devices:
-        reader.found("warning", subject, "it is in MIG mode and has no MIG device: no program can use it")
+    if answer.mig:
+        cut = (
+            f"cut into {len(answer.mig_devices)} MIG devices" if answer.mig_devices else "in MIG mode, without a device"
+        )
+        reader.found(
+            "warning", subject, f"it is {cut}: no worker gets it, since workers get whole GPUs", "nvidia-smi -mig 0"
+        )
+
+
+def _why(answer: GpuReading) -> str:
+    if answer.error == SUCCESS and answer.recovery in _UNFIT:
+        return f"the driver asks for {_RECOVERIES[answer.recovery]}"
+    return meaning(answer.error)
 
 
 def _lost(reader: Reader, present: tuple[str, ...], gpus: list[Gpu], failed: list[GpuReading]) -> tuple[LostGpu, ...]:
@@ -158,7 +171,7 @@ def _lost(reader: Reader, present: tuple[str, ...], gpus: list[Gpu], failed: lis
         address = pci.normal_address(answer.pci or "") or (unclaimed[0] if len(unclaimed) == 1 else _NO_ADDRESS)
         if address in unclaimed:
             unclaimed.remove(address)
-        lost.append(LostGpu(address, f"GPU {answer.index}: {meaning(answer.error)}", gone=answer.error == LOST))
+        lost.append(LostGpu(address, f"GPU {answer.index}: {_why(answer)}", gone=answer.error == LOST))
     nameless = sum(not gpu.address for gpu in lost)
     if nameless and len(unclaimed) == nameless:
         addresses = iter(unclaimed)

@@ -3,6 +3,10 @@ What the kernel log says of GPUs: faults with a number (Xid), and a GPU that fel
 
 The log comes line by line, as `/dev/kmsg` gives it, with anybody else's lines in between. A program's own mistakes have
 numbers too, and say nothing against the GPU.
+
+What the log has said holds until the driver says otherwise: a reset, a rescan of the bus or a new driver brings a GPU
+back, and the log has no line for that. The driver alone can't be believed at once, since it answers for a moment for a
+GPU that is going.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
+from astra_agent.inventory.library import SUCCESS, TIMEOUT, GpuReading, LibraryReading
 from astra_agent.inventory.pci import normal_address
 
 OFF_BUS = 79
@@ -33,17 +38,21 @@ _FALLEN = re.compile(r"NVRM: fallen off the bus and is not responding")
 @dataclass(frozen=True, slots=True)
 class Heard:
     """
-    What the log has said since the machine booted.
+    What the log has said since the machine booted, of GPUs that are not back since.
 
     Attributes:
         off_bus: Addresses of GPUs that are gone.
         faults: Address and number of faults of the hardware, each once, in order.
         speaking_of: The GPU that the last first line of three named.
+        confirmed: Of those that it spoke of, the ones that the driver did not answer for either, or called sick.
+        called_well: And the ones that it called well in so many words when it was asked last.
     """
 
     off_bus: frozenset[str] = frozenset()
     faults: tuple[tuple[str, int], ...] = ()
     speaking_of: str | None = None
+    confirmed: frozenset[str] = frozenset()
+    called_well: frozenset[str] = frozenset()
 
 
 def hear(heard: Heard, line: str) -> Heard:
@@ -60,6 +69,32 @@ def hear(heard: Heard, line: str) -> Heard:
     if _FALLEN.search(message) and heard.speaking_of is not None:
         return replace(heard, off_bus=heard.off_bus | {heard.speaking_of}, speaking_of=None)
     return heard
+
+
+def after(heard: Heard, reading: LibraryReading) -> Heard:
+    """
+    The log once the driver has been asked again. A GPU is back that answers in full after it did not, or was called
+    sick; and one of which a driver that knows says twice that nothing has to be done (what the log holds of before this
+    agent started is read again, whatever was repaired since).
+    """
+    spoken_of = heard.off_bus | {address for address, _ in heard.faults}
+    if not spoken_of or reading.error == TIMEOUT:
+        return heard
+    answers = {normal_address(gpu.pci or ""): gpu for gpu in reading.gpus} if reading.error == SUCCESS else {}
+    good = {address for address in spoken_of if (gpu := answers.get(address)) is not None and _is_good(gpu)}
+    called_well = frozenset(address for address in good if answers[address].recovery == 0)
+    back = good & heard.confirmed | called_well & heard.called_well
+    return replace(
+        heard,
+        off_bus=heard.off_bus - back,
+        faults=tuple((address, number) for address, number in heard.faults if address not in back),
+        confirmed=(heard.confirmed | (spoken_of - good)) - back,
+        called_well=called_well - back,
+    )
+
+
+def _is_good(gpu: GpuReading) -> bool:
+    return gpu.error == SUCCESS and gpu.uuid is not None and not gpu.recovery and not gpu.failed_rows
 
 
 def fault(number: int) -> str:

@@ -47,10 +47,13 @@ class CharDevice:
 
 @dataclass(frozen=True, slots=True)
 class NumaNode:
+    """*cores* are its processors by the core that they share, in order; none where that is not known."""
+
     number: int
     cpus: frozenset[int]
     has_memory: bool
     memory_bytes: int | None = None
+    cores: tuple[frozenset[int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,6 +313,7 @@ class Overrides:
         gbps: Rates of ports whose kernel does not know them.
         env: Variables for workers that use RDMA, such as NCCL_IB_TC.
         exclusive_channels: Each run in the NVLink domain has an IMEX channel of its own.
+        nccl_topology: Path of the topology file that NCCL needs here.
     """
 
     fabric: str | None = None
@@ -318,6 +322,15 @@ class Overrides:
     gbps: tuple[tuple[str, float], ...] = ()
     env: tuple[tuple[str, str], ...] = ()
     exclusive_channels: bool = False
+    nccl_topology: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NcclTopology:
+    """A file that tells NCCL what hangs together, of the machine's own kind: where it is, and what is in it."""
+
+    path: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,6 +343,7 @@ class Inventory:
         excluded: All other RDMA ports, each with the reason.
         near: For each GPU, by index, the names of the training devices that are nearest to it.
         sees_bridges: Whether any training device shares a PCIe bridge with a GPU: *near* means more than a node then.
+        nccl_topology: For NCCL, where the machine's bus does not show it; None: NCCL looks for itself.
     """
 
     machine: str
@@ -356,6 +370,7 @@ class Inventory:
     overrides: Overrides
     tiers: tuple[Evidence, ...]
     findings: tuple[Finding, ...]
+    nccl_topology: NcclTopology | None = None
 
     def ports(self) -> tuple[Port, ...]:
         """Every RDMA port, in order of name."""

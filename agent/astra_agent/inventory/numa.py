@@ -10,6 +10,7 @@ from astra_agent.inventory.order import parse_list
 from astra_agent.inventory.tree import Reader
 
 _NODES = "/sys/devices/system/node"
+_CPUS = "/sys/devices/system/cpu"
 
 
 def read_nodes(reader: Reader) -> tuple[NumaNode, ...]:
@@ -26,8 +27,25 @@ def read_nodes(reader: Reader) -> tuple[NumaNode, ...]:
         cpus = reader.parsed(f"{_NODES}/node{number}/cpulist", f"NUMA node {number}", "its processors", parse_list)
         if cpus is None or cpus:
             has_memory = with_memory is None or number in with_memory
-            nodes.append(NumaNode(number, cpus or frozenset(), has_memory, _memory_bytes(reader, number)))
+            cores = _cores(reader, cpus or frozenset())
+            nodes.append(NumaNode(number, cpus or frozenset(), has_memory, _memory_bytes(reader, number), cores))
     return tuple(nodes)
+
+
+def _cores(reader: Reader, cpus: frozenset[int]) -> tuple[frozenset[int], ...]:
+    """Processors that share a core, by the first of each; none where one of them does not say."""
+    cores: list[frozenset[int]] = []
+    left = set(cpus)
+    for cpu in sorted(cpus):
+        if cpu not in left:
+            continue
+        text = reader.may(f"{_CPUS}/cpu{cpu}/topology/thread_siblings_list", f"processor {cpu}", "which share its core")
+        shared = parse_list(text) if text is not None else None
+        if not shared or cpu not in shared:
+            return ()
+        cores.append(shared & cpus)
+        left -= shared
+    return tuple(cores)
 
 
 def _memory_bytes(reader: Reader, number: int) -> int | None:

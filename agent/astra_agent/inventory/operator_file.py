@@ -17,6 +17,7 @@ _SHAPE: dict[str, tuple[str, ...]] = {
     "gbps": (),
     "env": (),
     "imex": ("exclusive_channels",),
+    "nccl": ("topology",),
 }
 _FREE = ("gbps", "env")
 _DOMAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,127}")
@@ -55,6 +56,9 @@ def parse(text: str) -> Overrides:
     exclusive = tables["imex"].get("exclusive_channels", False)
     if not isinstance(exclusive, bool):
         raise OperatorFileError(f"imex.exclusive_channels is {exclusive!r}; it should be true or false")
+    topology = tables["nccl"].get("topology")
+    if topology is not None and not (isinstance(topology, str) and topology.startswith("/")):
+        raise OperatorFileError(f'nccl.topology is {topology!r}; it should be a path such as "/opt/nccl/topology.xml"')
     return Overrides(
         fabric=fabric,
         use=_ports(tables["ports"], "use"),
@@ -62,6 +66,7 @@ def parse(text: str) -> Overrides:
         gbps=_rates(tables["gbps"]),
         env=_variables(tables["env"]),
         exclusive_channels=exclusive,
+        nccl_topology=topology,
     )
 
 

@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from astra_agent.inventory import cdi, driver, fabric, gpus, imex, netdevs, numa, operator_file, pci, rdma, training
+from astra_agent.inventory import (
+    cdi,
+    driver,
+    fabric,
+    gpus,
+    imex,
+    nccl_topology,
+    netdevs,
+    numa,
+    operator_file,
+    pci,
+    rdma,
+    training,
+)
 from astra_agent.inventory.kernel_log import Heard
 from astra_agent.inventory.library import LibraryReading
 from astra_agent.inventory.model import Gpu, Inventory, NumaNode, RdmaDevice
@@ -83,6 +96,7 @@ def read(root: Root, library: LibraryReading, besides: Besides = Besides()) -> I
         overrides=said,
         tiers=fabric.tiers(domain, split.transport, used_ports, groups, said),
         findings=(),
+        nccl_topology=nccl_topology.read_topology(reader, said.nccl_topology, found.gpus, split.transport),
     )
     return report(reader, inventory)
 

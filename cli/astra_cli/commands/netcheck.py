@@ -18,8 +18,10 @@ from astra_agent.errors import AstraError, InvalidRequest, NotFound
 from astra_cli import runfile
 from astra_cli.client import Client
 from astra_cli.invocation import Invocation, ask, run_argument, talks
+from astra_cli.narrator import Quiet
+from astra_cli.netcheck import with_program
 from astra_cli.netcheck.endpoints import Named, Place, standing
-from astra_cli.netcheck.lead import lead
+from astra_cli.netcheck.lead import RunProgram, lead
 from astra_cli.output import complain
 from astra_cli.reading import read
 from astra_netprobe.responder import Limits, Responder
@@ -58,6 +60,8 @@ def _measures(command: Callable[P, int]) -> Callable[P, int]:
     for option in (
         click.option("--save", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
                      help="Compare with the last good result in FILE; keep this one there when it is good."),
+        click.option("--plot", "picture", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+                     help="Draw the matrix of pairs into FILE, .svg or .png."),
         click.option("--min-gbps", type=click.FloatRange(min=0), default=None, metavar="N",
                      help="The rate that the machines' ports ought to have."),
         click.option("--time", "budget_s", type=click.FloatRange(1, 600), default=20.0, show_default=True,
@@ -74,6 +78,19 @@ def _measures(command: Callable[P, int]) -> Callable[P, int]:
 @click.option("--machines", type=click.IntRange(2), metavar="N", help="Instead of FILE: so many machines.")
 @click.option("--gpus", type=click.IntRange(1), metavar="N", help="GPUs in all, with --machines.")
 @click.option("--interconnect", type=click.Choice(["rdma", "infiniband", "nvlink"]), help="With --machines.")
+@click.option(
+    "--with", "framework", type=click.Choice(["torch"]), help="Then run an all-reduce in the run's image, too."
+)
+@click.option("--image", metavar="IMAGE", help="With --with: the image; FILE's own where FILE is given.")
+@click.option(
+    "--wait",
+    "wait_s",
+    type=click.FloatRange(10, 7200),
+    default=1800.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="With --with: how long that may take, the fetch of its image included.",
+)
 @_measures
 @talks
 def preflight(
@@ -83,6 +100,9 @@ def preflight(
     machines: int | None,
     gpus: int | None,
     interconnect: str | None,
+    framework: str | None,
+    image: str | None,
+    wait_s: float,
     **measure: Any,
 ) -> int:
     """
@@ -90,11 +110,16 @@ def preflight(
 
     FILE is the run's JSON or YAML, `-` standard input. Nothing is reserved: what runs there meanwhile is measured, too.
 
+    `--with torch` goes on with a run of its own: an all-reduce by PyTorch in FILE's image, environment and drives, over
+    NCCL with GPUs and Gloo without. A run that was promised RDMA and got NCCL's sockets fails the check.
+
     \b
     astra netcheck preflight examples/first-gang.json
     astra netcheck preflight --machines 4 --min-gbps 25
+    astra netcheck preflight --machines 2 --gpus 16 --with torch --image nvcr.io/nvidia/pytorch:24.08-py3
     """
     document = _document(file, machines, gpus, interconnect, measure["min_gbps"])
+    document = _with_image(document, framework, image, of_file=file is not None)
 
     async def conversation(client: Client) -> int:
         placed = await client.place(document)
@@ -102,7 +127,9 @@ def preflight(
         places = [Named(item["name"], item["address"]) for item in placed["machines"]]
         if measure["min_gbps"] is None:
             measure["min_gbps"] = placed["min_gbps"]
-        return await _lead(invocation, client, places, measure)
+        narrator = Quiet(invocation.output)
+        after = functools.partial(with_program.run, client, document, narrator, limit_s=wait_s)
+        return await _lead(invocation, client, places, measure, after if framework else None)
 
     return ask(invocation, conversation)
 
@@ -153,7 +180,14 @@ def pair(invocation: Invocation, /, one: str, other: str, **measure: Any) -> int
 @click.option("--listen", "address", default="0.0.0.0", show_default=True, metavar="ADDRESS")
 @click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True)
 @click.option("--at-once", type=click.IntRange(1, 16), default=2, show_default=True, help="Probes at the same time.")
-def responder(address: str, port: int, at_once: int) -> int:
+@click.option(
+    "--max-gbps",
+    type=click.FloatRange(0),
+    default=0.0,
+    metavar="N",
+    help="What this machine sends at most in each; 0: as much as goes.",
+)
+def responder(address: str, port: int, at_once: int, max_gbps: float) -> int:
     """
     Take part in probes on a machine without an agent, until interrupted.
 
@@ -165,7 +199,7 @@ def responder(address: str, port: int, at_once: int) -> int:
         sys.stderr.write(f"{TOKEN}={token}\n")
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
     try:
-        asyncio.run(Responder(token, Limits(at_once)).run(address, port))
+        asyncio.run(Responder(token, Limits(at_once, 1e9 * max_gbps)).run(address, port))
     except OSError as error:
         raise InvalidRequest(
             f"{address}:{port} can't be listened on: {error.strerror}; name another", "--port"
@@ -173,7 +207,13 @@ def responder(address: str, port: int, at_once: int) -> int:
     return 0
 
 
-async def _lead(invocation: Invocation, client: Client | None, places: Sequence[Place], measure: dict[str, Any]) -> int:
+async def _lead(
+    invocation: Invocation,
+    client: Client | None,
+    places: Sequence[Place],
+    measure: dict[str, Any],
+    after: RunProgram | None = None,
+) -> int:
     return await lead(
         invocation.output,
         client,
@@ -182,6 +222,8 @@ async def _lead(invocation: Invocation, client: Client | None, places: Sequence[
         asked=Asked(min_bps=1e9 * (measure["min_gbps"] or 0.0)),
         settings=Settings(budget_s=measure["budget_s"], streams=measure["streams"]),
         save=measure["save"],
+        picture=measure["picture"],
+        run_program=after,
     )
 
 
@@ -191,6 +233,16 @@ async def _named(client: Client, names: list[str]) -> list[Named]:
     if unknown := [name for name in names if name not in addresses]:
         raise InvalidRequest(f"there is no machine {unknown[0]}: there are {', '.join(sorted(addresses)) or 'none'}")
     return [Named(name, addresses[name]) for name in names]
+
+
+def _with_image(document: dict[str, Any], framework: str | None, image: str | None, *, of_file: bool) -> dict[str, Any]:
+    if framework is None:
+        if image is not None:
+            raise InvalidRequest("--image goes with --with torch: the probe itself needs no image", "--image")
+        return document
+    if image is None and not of_file:
+        raise InvalidRequest("--image is missing: --with torch runs in the image that has your PyTorch", "--image")
+    return runfile.with_image(document, image) if image is not None else document
 
 
 def _document(

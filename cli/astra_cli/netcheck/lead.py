@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,17 @@ from rich.text import Text
 
 from astra_agent.errors import InvalidRequest
 from astra_cli.client import Client
-from astra_cli.netcheck import report
+from astra_cli.netcheck import plot, program, report
 from astra_cli.netcheck.endpoints import Place, opened
+from astra_cli.netcheck.program import Ran
 from astra_cli.output import Output
 from astra_netprobe import matrix
 from astra_netprobe.conductor import Conductor
 from astra_netprobe.readings import Evidence
 from astra_netprobe.settings import Settings
 from astra_netprobe.verdict import Asked, judge
+
+RunProgram = Callable[[], Awaitable[Ran]]
 
 
 async def lead(
@@ -33,8 +37,16 @@ async def lead(
     asked: Asked,
     settings: Settings,
     save: Path | None,
+    picture: Path | None = None,
+    run_program: RunProgram | None = None,
 ) -> int:
-    """Probe the network between *places* and print what was found. Returns the exit status."""
+    """
+    Probe the network between *places*, print what was found and draw *picture*. Returns the exit status.
+
+    Args:
+        run_program: What follows on a network that blames nobody; on another one it would only hang.
+    """
+    draw = plot.to(picture) if picture is not None else None
     if len(places) < 2:
         raise InvalidRequest("a probe needs two machines or more: one alone has no network to measure")
     with _picture(output) as live:
@@ -47,12 +59,20 @@ async def lead(
             conductor = Conductor(endpoints, settings, watch)
             evidence = await conductor.run()
     verdict = judge(evidence, asked)
-    document = report.document(evidence, verdict, at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
+    if draw is not None:
+        draw(matrix.of(evidence), verdict.sentence, verdict.blamed)
+    ran = None
+    if run_program is not None and verdict.state != "sick" and not evidence.absent:
+        ran = await run_program()
+        verdict = program.joined(verdict, program.judge(ran, asked))
+    elif run_program is not None:
+        verdict = replace(verdict, notes=(*verdict.notes, "PyTorch was not started: this has to be put right first"))
+    document = report.document(evidence, verdict, ran, at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
     compared = _compare_and_save(document, save)
     if output.as_json:
         output.document(document | ({"comparison": compared} if compared else {}))
     else:
-        output.out.file.write(report.text(evidence, verdict) + (f"{compared}\n" if compared else ""))
+        output.out.file.write(report.text(evidence, verdict, ran) + (f"{compared}\n" if compared else ""))
     return verdict.exit
 
 

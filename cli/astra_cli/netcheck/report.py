@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from astra_netprobe import localise, matrix, stats, tables
+from astra_cli.netcheck.program import Ran
+from astra_netprobe import localise, matrix, rdma_verdict, stats, tables
 from astra_netprobe.readings import Evidence
 from astra_netprobe.verdict import Verdict
 
@@ -17,13 +18,13 @@ WARN_SHARE, FAIL_SHARE = 0.95, 0.90
 """Of the last good result: below the first it is told, below the second it is worse."""
 
 
-def document(evidence: Evidence, verdict: Verdict, *, at: str, transport: str = "tcp") -> Json:
+def document(evidence: Evidence, verdict: Verdict, ran: Ran | None, *, at: str) -> Json:
     """Everything: the verdict, every sample, who took part. Rates are bits per second, times seconds."""
     found = tables.plateau(evidence.sizes)
     return {
         "format": FORMAT,
         "at": at,
-        "transport": transport,
+        "transport": "tcp and rdma" if evidence.rdma else "tcp",
         "machines": list(evidence.machines),
         "state": verdict.state,
         "sentence": verdict.sentence,
@@ -35,18 +36,22 @@ def document(evidence: Evidence, verdict: Verdict, *, at: str, transport: str = 
         if found is None
         else {"size_bytes": found.size_bytes, "bus_bits_per_s": 8 * found.bus_bytes_per_s},
         "pair_bits_per_s": stats.median(list(localise.best_rates(evidence).values())),
+        "program": None if ran is None else _program(ran),
         "evidence": dataclasses.asdict(evidence),
     }
 
 
-def text(evidence: Evidence, verdict: Verdict) -> str:
+def text(evidence: Evidence, verdict: Verdict, ran: Ran | None = None) -> str:
     """The verdict first, then the table, the matrix, and what else there is to say."""
     parts = [verdict.sentence, *verdict.more, *(f"note: {note}" for note in verdict.notes)]
     if evidence.sizes:
-        parts += ["", tables.render(evidence.sizes).rstrip()]
+        others = {} if ran is None else {ran.title: ran.reading.rows}
+        parts += ["", tables.render(evidence.sizes, others).rstrip()]
     if evidence.rings or evidence.rounds:
         parts += ["", matrix.render(matrix.of(evidence)).rstrip()]
-    parts += ["", "measured over TCP only"]
+    if evidence.rdma:
+        parts += ["", rdma_verdict.table(evidence.rdma)]
+    parts += ["", rdma_verdict.told(evidence.rdma, evidence.no_rdma)]
     return "\n".join(parts) + "\n"
 
 
@@ -64,6 +69,19 @@ def comparison(now: Json, before: Mapping[str, Any]) -> str | None:
             word = "as good as" if share >= WARN_SHARE else "less than" if share >= FAIL_SHARE else "much less than"
             return f"{what} at {share:.2f} of the last good result of these machines ({before.get('at')}): {word} then"
     return None
+
+
+def _program(ran: Ran) -> Json:
+    return {
+        "image": ran.image,
+        "backend": ran.backend,
+        "machines": list(ran.machines),
+        "promised": ran.promised,
+        "failure": ran.failure,
+        "ranks": ran.reading.ranks,
+        "rows": [dataclasses.asdict(row) for row in ran.reading.rows],
+        "nccl": [dataclasses.asdict(library) for library in ran.libraries],
+    }
 
 
 def _plateau(report: Mapping[str, Any]) -> float | None:

@@ -65,7 +65,7 @@ def _starting(state: RunState, now: float) -> Moved:
     if all(has_started(w) for w in members_of(state)):
         reason = sentences.all_run(state)
         state = replace(state, phase=Phase.RUNNING, phase_since=now, reason=reason, faults=0, charged=None)
-        return state, [Tell(reason, attempt=state.attempt)]
+        return state, [Tell(reason, attempt=state.attempt, slots="at once")]
     due = timing.start_due(state)
     if due is None or now < due:
         return state, []

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Literal
 
 from astra_gang.core import sentences, timing
 from astra_gang.core.decisions import Decision, Tell
@@ -16,6 +17,7 @@ from astra_gang.core.slots import (
     has_started,
     is_armed,
     is_ready,
+    is_returning,
     is_usable,
     may_run,
     old_alive,
@@ -65,11 +67,13 @@ def _never_ran(state: RunState) -> bool:
 
 def broken(state: RunState, now: float) -> Moved | None:
     """Slots that can't be used any more are replaced; an attempt that could not start is made anew."""
-    unusable = {w.rank for w in members_of(state) if w.slot is not None and not is_usable(w.slot)}
-    failed = {w.rank for w in members_of(state) if w.rank not in unusable and _failed_to_start(state, w)}
-    if not unusable and not failed:
+    returning = {w.rank for w in members_of(state) if w.slot is not None and is_returning(w.slot)}
+    unusable = {w.rank for w in members_of(state) if w.slot is not None and not is_usable(w.slot)} - returning
+    failed = {w.rank for w in members_of(state) if w.rank not in unusable | returning and _failed_to_start(state, w)}
+    again = returning if state.recorded else set()
+    if not unusable and not failed and not again:
         return None
-    first = state.workers[min(unusable | failed)]
+    first = state.workers[min(unusable | failed | again)]
     why = _why_broken(state, first)
     lost = {rank for rank in unusable if _is_nobodys_fault(state.workers[rank])}
     if lost and state.policy.on_failure is OnFailure.FAIL_JOB and state.phase is Phase.STARTING:
@@ -86,7 +90,7 @@ def broken(state: RunState, now: float) -> Moved | None:
     if state.faults > _FAULTS_IN_PLACE:
         unusable |= failed
     told = first.slot is not None and (_is_nobodys_fault(first) or first.slot.stuck is not None)
-    said: list[Decision] = [] if told else [Tell(why, rank=first.rank, level="warning")]
+    said: list[Decision] = [] if told else [Tell(why, rank=first.rank, level="warning", slots="at once")]
     return replace_slots(state, unusable, why, now), said
 
 
@@ -110,6 +114,8 @@ def _why_broken(state: RunState, worker: Worker) -> str:
         return sentences.leaves(worker, slot)
     if slot.stuck is not None:
         return slot.stuck
+    if is_returning(slot):
+        return sentences.gang_restart(worker) if len(state.workers) > 1 else sentences.task_restart(worker)
     what = slot.detail or "its container ended before it was started"
     return f"{worker.name} could not start on {slot.machine}: {what}"
 
@@ -137,6 +143,21 @@ def _reserve_late(state: RunState, now: float) -> Moved | None:
         replace(state, assignments=(), faults=state.faults + 1), ranks, "it did not take its slot in time", now
     )
     return state, [Tell("A replacement machine did not take its slot in time", level="warning")]
+
+
+def _not_returned(state: RunState, now: float) -> Moved | None:
+    due = timing.return_due(state)
+    if due is None or now < due:
+        return None
+    said: list[Decision] = []
+    for worker in state.workers:
+        slot = worker.slot
+        if slot is None or not is_returning(slot) or slot.ended_at is None:
+            continue
+        if now >= slot.ended_at + state.policy.return_timeout_s:
+            state = update_slot(state, replace(slot, lost=True))
+            said.append(Tell(sentences.not_returned(worker, slot.machine), rank=worker.rank, level="warning"))
+    return state, said
 
 
 def _missing(state: RunState, now: float) -> Moved | None:
@@ -215,11 +236,12 @@ def _say_how_far(state: RunState, now: float) -> Moved:
     if state.start_at > now or sentence == state.reason:
         return state, []
     worth_telling = total <= 16 or ready in (total, total - 1) or ready % (total // 10) == 0
-    said: list[Decision] = [Tell(sentence, attempt=state.attempt)] if worth_telling else []
+    slots: Literal["if it lasts", "at once"] = "at once" if ready == total else "if it lasts"
+    said: list[Decision] = [Tell(sentence, attempt=state.attempt, slots=slots)] if worth_telling else []
     return replace(state, reason=sentence), said
 
 
 _BARRIER: tuple[Check, ...] = (
     over_limit,
-    bystanders, _refused, broken, _reserve_late, _missing, _late, _record, _arm_late, _old_late, _open,
+    bystanders, _refused, _not_returned, broken, _reserve_late, _missing, _late, _record, _arm_late, _old_late, _open,
 )  # fmt: skip

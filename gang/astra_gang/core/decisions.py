@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from astra_gang.core.state import Assignment
 
@@ -70,12 +71,18 @@ class GiveBack:
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """A sentence for the user, with what it is about. *level*: `info`, `warning` or `error`."""
+    """
+    A sentence for the user, with what it is about. *level*: `info`, `warning` or `error`.
+
+    Attributes:
+        slots: Whether it is also for who looks at the run's slots through the engine, which shows a few only.
+    """
 
     sentence: str
     rank: int | None = None
     attempt: int | None = None
     level: str = "info"
+    slots: Literal["no", "if it lasts", "at once"] = "no"
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,13 +62,20 @@ class SlotSeen:
     attempts: tuple[AttemptSeen, ...] = ()
     arm_failed: int | None = None
     stuck: str | None = None
+    incarnation: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class SlotGone:
-    """The machine is there and does not have this slot (any more): it was booted, or its agent's state was removed."""
+    """
+    The machine is there and does not have this slot (any more): it was booted, or its agent's state was removed.
+
+    Attributes:
+        for_good: Its engine has said so: it does not come back either.
+    """
 
     slot: str
+    for_good: bool = False
 
 
 @dataclass(frozen=True, slots=True)

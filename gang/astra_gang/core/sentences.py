@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from astra_gang.core.slots import has_completed
+from astra_gang.core.slots import has_completed, is_returning
 from astra_gang.core.state import AttemptSeen, RunState, Slot, Worker
 
 WAITING_AT_BARRIER = "Waiting at the gang barrier"
@@ -66,8 +66,14 @@ def task_restart(worker: Worker) -> str:
 
 
 def _what_happened(worker: Worker) -> str:
+    if worker.slot is not None and is_returning(worker.slot):
+        return "was stopped from outside"
     moves = worker.slot is not None and worker.slot.withdrawn and not worker.slot.lost
     return "moves to another machine" if moves else "failed"
+
+
+def not_returned(worker: Worker, machine: str) -> str:
+    return f"{worker.name} is Down: it was stopped on {machine} from outside and did not come back"
 
 
 def how_it_ended(seen: AttemptSeen | None) -> str:

@@ -18,19 +18,60 @@ _PHASE_ORDER = {"asked": 0, "preparing": 1, "ready": 2, "failed": 3, "finished":
 
 def merge(slot: Slot, seen: SlotSeen, now: float) -> Slot:
     """The slot with what *seen* adds. Idempotent, and the same whatever the order of reports."""
+    if slot.incarnation and seen.incarnation != slot.incarnation:
+        if seen.rev < slot.rev:
+            return slot
+        slot = _used_anew(slot)
     phase = max(slot.phase, seen.phase, key=lambda word: _PHASE_ORDER.get(word, 0))
     merged = replace(
         slot,
         phase=phase,
-        ready_at=now if slot.ready_at is None and _PHASE_ORDER[phase] == _PHASE_ORDER["ready"] else slot.ready_at,
+        incarnation=seen.incarnation or slot.incarnation,
+        ready_at=_ready_at(slot, phase, now),
         address=slot.address or seen.address,
         attempts=_merge_attempts(slot.attempts, seen.attempts),
         arm_failed=max((n for n in (slot.arm_failed, seen.arm_failed) if n is not None), default=None),
     )
+    if phase == "finished" and not any_alive(merged) and (slot.ended_at is None or any_alive(slot)):
+        merged = replace(merged, ended_at=now)
     if seen.rev < slot.rev:
         return merged
     return replace(
         merged, rev=seen.rev, detail=seen.detail, fault=seen.fault, stuck=seen.stuck, port=seen.port or slot.port
+    )
+
+
+def _ready_at(slot: Slot, phase: str, now: float) -> float | None:
+    if phase == "finished":
+        return None
+    return now if slot.ready_at is None and phase == "ready" else slot.ready_at
+
+
+def _used_anew(slot: Slot) -> Slot:
+    """As it is when its engine puts it again: what was there of it has ended, whoever saw that."""
+    return replace(
+        slot,
+        phase="asked",
+        ready_at=None,
+        ended_at=None,
+        address=None,
+        port=None,
+        attempts=_all_ended(slot.attempts),
+        arm_failed=None,
+        stuck=None,
+    )
+
+
+def gone_for_now(slot: Slot, now: float) -> Slot:
+    """Its engine has ended it, and its agent has nothing of it any more."""
+    return replace(slot, attempts=_all_ended(slot.attempts), ended_at=now if slot.ended_at is None else slot.ended_at)
+
+
+def _all_ended(attempts: tuple[AttemptSeen, ...]) -> tuple[AttemptSeen, ...]:
+    """Whoever saw how."""
+    return tuple(
+        seen if seen.state == "exited" else replace(seen, state="exited", code_unknown=True, fault="machine")
+        for seen in attempts
     )
 
 
@@ -85,6 +126,11 @@ def may_run(slot: Slot) -> bool:
 
 def is_usable(slot: Slot) -> bool:
     return not slot.lost and not slot.withdrawn and slot.stuck is None and slot.phase not in ("failed", "finished")
+
+
+def is_returning(slot: Slot) -> bool:
+    """Its engine has ended it, not the run: it waits for the engine to put it again."""
+    return slot.phase == "finished" and not slot.lost and not slot.withdrawn and slot.stuck is None
 
 
 def is_ready(worker: Worker) -> bool:

@@ -69,6 +69,8 @@ class Policy:
     start_timeout_s: float = 120.0
     stop_timeout_s: float = 60.0
     """After the grace time: a process that has not died by then is stuck in the kernel."""
+    return_timeout_s: float = 20.0
+    """How long a slot that its engine has ended may take to come back: a restart of its task takes a second or two."""
     silence_s: float = 360.0
     """For how long an agent may be silent about a stop: longer than the disconnect limit and its margin."""
     backoff_first_s: float = 10.0
@@ -126,6 +128,10 @@ class Slot:
     leaving_why: str = ""
     """Why it is given back."""
     left_at: float = 0.0
+    incarnation: str = ""
+    """Tells uses of the slot apart: its engine may end it and put it again, as when its task is restarted there."""
+    ended_at: float | None = None
+    """When its engine had ended it and nothing of it was left; it may come back as another incarnation."""
     accepted: bool = False
     """The engine has durably taken it back. It stays in the state until nothing of it can run any more."""
 
@@ -173,12 +179,19 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """One worker's machine and GPUs in a placement; *slot* is set by the core, a new one for each assignment."""
+    """
+    One worker's machine and GPUs in a placement.
+
+    Attributes:
+        slot: Set by the core, a new one for each assignment; given where the slot is there already.
+        ref: What the engine calls a slot that is there already.
+    """
 
     rank: int
     machine: str
     gpus: tuple[int, ...] = ()
     slot: str = ""
+    ref: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +202,8 @@ class RunState:
     policy: Policy
     workers: tuple[Worker, ...]
     submitted_at: float
+    adopted: bool = False
+    """Its slots come by themselves, out of a plain job of the engine's: all together, and never one by one."""
     phase: Phase = Phase.PENDING
     phase_since: float = 0.0
     reason: str = ""
@@ -243,7 +258,16 @@ class RunState:
 ATTEMPTS_KEPT = 64
 
 
-def begin(*, workspace: str, name: str, uid: str, policy: Policy, workers: tuple[Worker, ...], now: float) -> RunState:
+def begin(
+    *,
+    workspace: str,
+    name: str,
+    uid: str,
+    policy: Policy,
+    workers: tuple[Worker, ...],
+    now: float,
+    adopted: bool = False,
+) -> RunState:
     """
     A run that has just been submitted: Pending, and a placement is outstanding.
 
@@ -259,6 +283,7 @@ def begin(*, workspace: str, name: str, uid: str, policy: Policy, workers: tuple
         policy=policy,
         workers=tuple(replace(worker, attempt=0) for worker in workers),
         submitted_at=now,
+        adopted=adopted,
         phase_since=now,
         members=tuple(worker.rank for worker in workers),
         reason="Looking for machines",

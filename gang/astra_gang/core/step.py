@@ -31,7 +31,7 @@ from astra_gang.core.events import (
 )
 from astra_gang.core.outstanding import outstanding
 from astra_gang.core.record import note_progress
-from astra_gang.core.slots import attempt_in, find_slot, has_completed, merge, update_slot
+from astra_gang.core.slots import attempt_in, find_slot, gone_for_now, has_completed, is_returning, merge, update_slot
 from astra_gang.core.state import Assignment, Outcome, Phase, RunState, Slot, Worker
 from astra_gang.core.timing import deadline
 from astra_gang.core.transitions import end, requeue
@@ -70,7 +70,7 @@ def _placed(state: RunState, event: Placed, now: float) -> Absorbed:
         if event.tier == "nvlink":
             state = replace(state, channel=event.channel, channel_domain=event.domain)
     assignments = tuple(
-        replace(assignment, slot=_slot_id(state, state.next_slot + i))
+        replace(assignment, slot=assignment.slot or _slot_id(state, state.next_slot + i))
         for i, assignment in enumerate(sorted(event.assignments, key=lambda a: a.rank))
     )
     workers = list(state.workers)
@@ -175,8 +175,12 @@ def _slot_gone(state: RunState, event: SlotGone, now: float) -> Absorbed:
         return _ignore(state, f"slot {event.slot} is not (or no longer) of this run")
     said: list[Decision] = []
     worker = next((w for w in state.workers if w.slot is slot), None)
+    if worker is not None and is_returning(slot) and not event.for_good:
+        return update_slot(state, gone_for_now(slot, now)), []
     if worker is not None and not slot.lost:
         sentence = f"{worker.name} is Down: {slot.machine} came back without it"
+        if event.for_good:
+            sentence = sentences.not_returned(worker, slot.machine)
         said.append(Tell(sentence, rank=worker.rank, attempt=worker.attempt, level="warning"))
     return update_slot(state, replace(slot, lost=True)), said
 

@@ -7,7 +7,7 @@ A function returns the time at which its wait is over, or None when nothing of t
 from __future__ import annotations
 
 from astra_gang.core.record import find_attempt, member_of
-from astra_gang.core.slots import has_completed, has_started, is_armed, may_run, old_alive
+from astra_gang.core.slots import has_completed, has_started, is_armed, is_returning, may_run, old_alive
 from astra_gang.core.state import Phase, RunState, Worker
 
 
@@ -60,6 +60,13 @@ def stop_due(state: RunState) -> float | None:
     return overdue_at(state, min(waits_since)) if waits_since else None
 
 
+def return_due(state: RunState) -> float | None:
+    """When the first slot that its engine has ended must be back."""
+    held = [w.slot for w in state.workers if w.slot is not None and is_returning(w.slot) and not has_completed(w)]
+    ended = [slot.ended_at for slot in held if slot.ended_at is not None]
+    return min(ended) + state.policy.return_timeout_s if ended else None
+
+
 def overdue_at(state: RunState, since: float) -> float:
     """
     An agent finds a process that does not die by itself, after the grace time and `stop_timeout_s`, and a machine that
@@ -102,7 +109,7 @@ def running_since(state: RunState, worker: Worker) -> float | None:
 _DUES = {
     Phase.PENDING: (place_due,),
     Phase.RESERVING: (reserve_due,),
-    Phase.ASSEMBLING: (reserve_due, barrier_due, arm_due, stop_due, back_off_due, limit_due),
+    Phase.ASSEMBLING: (reserve_due, return_due, barrier_due, arm_due, stop_due, back_off_due, limit_due),
     Phase.STARTING: (start_due, limit_due),
     Phase.RUNNING: (limit_due,),
     Phase.ENDING: (stop_due,),

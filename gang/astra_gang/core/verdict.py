@@ -9,7 +9,7 @@ from dataclasses import replace
 from astra_gang.core import sentences, timing
 from astra_gang.core.decisions import Decision, Tell
 from astra_gang.core.record import member_of
-from astra_gang.core.slots import attempt_in, has_completed, is_usable, update_worker
+from astra_gang.core.slots import attempt_in, has_completed, is_returning, is_usable, update_worker
 from astra_gang.core.state import OnFailure, Outcome, Phase, RunState, Worker
 from astra_gang.core.transitions import Moved, end, next_attempt
 
@@ -37,11 +37,12 @@ def _fail(state: RunState, worker: Worker, now: float) -> Moved:
     slot, seen = worker.slot, attempt_in(worker.slot, worker.attempt)
     machine = slot.machine if slot is not None else "its machine"
     by_machine = slot is None or not is_usable(slot) or (seen is not None and seen.fault == "machine")
+    wished = slot is not None and is_returning(slot)
     if slot is not None and not is_usable(slot):
         how = "its machine is lost" if slot.lost else slot.stuck or slot.withdrawn or slot.detail
     else:
         how = sentences.how_it_ended(seen)
-    if state.policy.on_failure is OnFailure.FAIL_JOB:
+    if state.policy.on_failure is OnFailure.FAIL_JOB and not wished:
         return end(state, Outcome.FAILED, sentences.worker_failed(worker, machine, how), now)
     state = _earn_back(state, now)
     worker = state.workers[worker.rank]
@@ -58,8 +59,8 @@ def _fail(state: RunState, worker: Worker, now: float) -> Moved:
     why = f"{sentence} {waits}" if wait_s else sentence
     state = next_attempt(state, members, now + wait_s, why, now)
     state = replace(state, charged=None if by_machine else worker.rank)
-    said: list[Decision] = [Tell(sentence, rank=worker.rank, attempt=state.attempt, level="warning")]
-    if not (slot is not None and (slot.lost or slot.withdrawn)):  # that has been said already
+    said: list[Decision] = [Tell(sentence, rank=worker.rank, attempt=state.attempt, level="warning", slots="at once")]
+    if not (slot is not None and (slot.lost or slot.withdrawn or wished)):  # that has been said already
         failed = sentences.worker_failed(worker, machine, how)
         said.insert(0, Tell(failed, rank=worker.rank, attempt=worker.attempt, level="warning"))
     return state, said

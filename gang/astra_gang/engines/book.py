@@ -45,7 +45,7 @@ class BookEntry:
     reason: str = ""
 
 
-def free(facts: MachineFacts, entries: Iterable[BookEntry], *, connected: bool) -> Machine:
+def free(facts: MachineFacts, entries: Iterable[BookEntry], *, connected: bool, silent: bool = False) -> Machine:
     """
     What *facts* leave after the slots of this machine.
 
@@ -66,6 +66,7 @@ def free(facts: MachineFacts, entries: Iterable[BookEntry], *, connected: bool) 
         free_gpus=tuple(gpu.index for gpu in facts.gpus if gpu.index not in used_gpus),
         slots=tuple(sorted(entry.slot for entry in taken)),
         connected=connected,
+        silent=silent,
         out_of_use=out_of_use,
     )
 
@@ -77,6 +78,8 @@ def lack(machine: Machine, offer: SlotOffer) -> str | None:
         return f"{name} is out of use: {machine.out_of_use}"
     if not machine.connected:
         return f"{name} is not connected"
+    if machine.silent:
+        return f"{name} does not answer"
     missing = [gpu for gpu in request.gpus if gpu not in machine.free_gpus]
     if missing:
         return f"GPU {missing[0]} of {name} is not free"

@@ -104,7 +104,7 @@ class EmbeddedEngine:
         seen = self._roster.get(name)
         if name not in self._doors or seen is None:
             return None
-        return free(seen.facts, entries, connected=seen.connected)
+        return free(seen.facts, entries, connected=seen.connected, silent=self._roster.is_silent(name))
 
     # The agents ------------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,8 @@ from astra_agent.attach import Placement, Request, attach
 from astra_agent.errors import HostFault
 from astra_agent.inventory import Besides, Inventory, read
 from astra_agent.inventory.kernel_log import Heard, hear
+from astra_agent.inventory.kernel_log import after as after_reading
+from astra_agent.inventory.library import GpuReading, LibraryReading
 from tests.fakes.machine import Machine
 
 CASES = Path(__file__).parents[2] / "fixtures" / "cases"
@@ -187,3 +189,81 @@ def test_the_log_is_heard_the_same_when_lines_come_twice() -> None:
         once = hear(once, line)
         twice = hear(hear(twice, line), line)
     assert (once.off_bus, once.faults) == (twice.off_bus, twice.faults)
+
+
+# And back: what brings a GPU back has no line in the log -----------------------------------------------------------
+
+ADDRESS = "0000:b3:00.0"
+FALLEN = f"NVRM: Xid (PCI:{ADDRESS[:-2]}): 79, GPU has fallen off the bus."
+WORN = f"NVRM: Xid (PCI:{ADDRESS[:-2]}): 95, Uncontained error"
+
+
+def answered(*, error: int = 0, recovery: int | None = None) -> LibraryReading:
+    uuid = None if error else "GPU-5"
+    return LibraryReading(count=1, gpus=(GpuReading(5, error, uuid, pci="00000000:B3:00.0", recovery=recovery),))
+
+
+GONE, THERE, SICK, WELL = answered(error=15), answered(), answered(recovery=1), answered(recovery=0)
+SILENT, UNLOADED, SLOW = LibraryReading(count=0), LibraryReading(error=9), LibraryReading(error=10)
+
+
+@pytest.mark.parametrize(
+    ("readings", "is_back"),
+    [
+        ([GONE, THERE], True),
+        ([GONE, GONE, WELL], True),
+        ([SILENT, THERE], True),
+        ([UNLOADED, THERE], True),
+        ([SICK, WELL], True),
+        ([WELL, WELL], True),
+        ([THERE, THERE, THERE], False),
+        ([WELL], False),
+        ([WELL, SLOW, WELL], True),
+        ([SLOW, THERE], False),
+        ([GONE, SICK], False),
+        ([GONE, GONE], False),
+    ],
+)
+@pytest.mark.parametrize("line", [FALLEN, WORN])
+def test_a_gpu_of_the_log_is_back_once_the_driver_says_so_after_it_did_not(
+    line: str, readings: list[LibraryReading], is_back: bool
+) -> None:
+    log = hear(Heard(), line)
+    for reading in readings:
+        log = after_reading(log, reading)
+    assert (log.off_bus, log.faults) == (frozenset(), ()) if is_back else ADDRESS in {at for at, _ in log.faults}
+
+
+def test_a_gpu_that_is_back_can_be_lost_again() -> None:
+    log = after_reading(after_reading(hear(Heard(), FALLEN), GONE), THERE)
+    again = hear(log, FALLEN)
+    assert again.off_bus == {ADDRESS}
+    assert after_reading(again, THERE).off_bus == {ADDRESS}, "what was confirmed before says nothing of now"
+
+
+def test_a_gpu_in_mig_mode_is_a_finding_and_is_not_given() -> None:
+    machine = machine_of(8, loaded=NEW, library=NEW)
+    machine.gpus[5] = {**machine.gpus[5], "mig_mode": [1, 1]}
+    found = read(*machine.capture())
+    assert "it is in MIG mode, without a device: no worker gets it, since workers get whole GPUs" in [
+        finding.sentence for finding in found.findings if finding.subject == "GPU 5"
+    ]
+
+
+@pytest.mark.parametrize(("recovery", "wish"), [(1, "a reset"), (2, "a reboot"), (4, "to be drained and reset")])
+def test_a_gpu_that_the_driver_wants_reset_gets_no_new_work_and_keeps_what_runs(recovery: int, wish: str) -> None:
+    machine = machine_of(8, loaded=NEW, library=NEW)
+    machine.gpus[5] = {**machine.gpus[5], "recovery_action": recovery}
+    found = read(*machine.capture())
+    assert [gpu.index for gpu in found.gpus] == [0, 1, 2, 3, 4, 6, 7]
+    assert [(lost.address, lost.reason, lost.gone) for lost in found.lost] == [
+        (ADDRESS, f"GPU 5: the driver asks for {wish}", False)
+    ]
+
+
+def test_a_gpu_whose_peers_are_to_be_drained_is_a_finding() -> None:
+    machine = machine_of(8, loaded=NEW, library=NEW)
+    machine.gpus[5] = {**machine.gpus[5], "recovery_action": 3}
+    found = read(*machine.capture())
+    assert len(found.gpus) == 8
+    assert "the driver asks for its peers to be drained" in [finding.sentence for finding in found.findings]

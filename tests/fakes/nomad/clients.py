@@ -6,8 +6,9 @@ import asyncio
 from typing import Any
 
 from astra_agent.errors import AstraError, Conflict, InvalidRequest, Unavailable
-from astra_agent.wire import Reservation, SlotRequest
+from astra_agent.wire import Reservation, RunRef, SlotRequest
 from astra_gang.engines.agent_socket import AgentSocket
+from astra_gang.engines.nomad.answers import DRIVER
 from tests.fakes.nomad.cluster import FakeAllocation, FakeNode, FakeNomad
 
 DRIVER_WAITS_S = 0.15
@@ -122,9 +123,25 @@ def is_there(node: FakeNode) -> bool:
 def slot_request(allocation: FakeAllocation) -> SlotRequest | None:
     """What the driver reads in the task's config, after the client has read it as a template; None for other tasks."""
     config: dict[str, Any] = allocation.task.get("Config") or {}
+    if allocation.task.get("Driver") == DRIVER and "reservation" not in config:
+        return _plain_request(allocation, config)
     if "reservation" not in config:
         return None
     text = str(config["reservation"])
     assert "${" not in text.replace("$${", ""), "Nomad's client would read this as a template"
     reservation = Reservation.model_validate_json(text.replace("$${", "${").replace("%%{", "%{"))
     return reservation.request(allocation.node.id)
+
+
+def _plain_request(allocation: FakeAllocation, config: dict[str, Any]) -> SlotRequest:
+    """A task of a user's own job, as the driver hands it on."""
+    job, task = allocation.job.document, allocation.task["Name"]
+    return SlotRequest(
+        slot=f"{allocation.id}-{task}",
+        engine_ref=f"{allocation.id}/{task}",
+        incarnation="1",
+        starts="when_told" if (job.get("Meta") or {}).get("astra_start") else "when_ready",
+        run=RunRef(workspace=job["Namespace"], name=job["ID"], uid=job["ID"]),
+        worker=task,
+        image=config["image"],
+    )

@@ -7,6 +7,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from astra_gang.clock import Clock
+from astra_gang.desk import Desk
+from astra_gang.engines.nomad.adoption import Adoption
 from astra_gang.engines.nomad.api import NomadApi
 from astra_gang.engines.nomad.clearing import Agents
 from astra_gang.engines.nomad.engine import NomadEngine
@@ -32,18 +34,24 @@ class FakeNomadFooting:
             api=api, store=self.store, clock=clock, roster=roster, term=term, book=loaded.book, hand_over_s=5.0,
             terms=Terms("gpu", version, self.disconnect_limit_s),
         )  # fmt: skip
-        return FakeNomadGround(engine, api, await engine.open())
+        adoption = Adoption(
+            api=api, engine=engine, clock=clock, term=term, namespaces=("default",), node_pool="gpu", look_s=0.2
+        )  # fmt: skip
+        return FakeNomadGround(engine, adoption, api, await engine.open())
 
 
 @dataclass(frozen=True, slots=True)
 class FakeNomadGround:
     engine: NomadEngine
+    adoption: Adoption
     api: NomadApi
     expected: Collection[str]
     allowed: Collection[str] | None = None
 
-    async def run(self, agents: Agents) -> None:
+    async def run(self, agents: Agents, desk: Desk) -> None:
         try:
-            await self.engine.run(agents)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self.engine.run(agents))
+                group.create_task(self.adoption.run(agents, desk))
         finally:
             await asyncio.shield(self.api.__aexit__(None, None, None))

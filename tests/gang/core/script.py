@@ -8,6 +8,7 @@ Commands (ranks are numbers; `*` is all of them):
     ready R ... | preparing R SENTENCE | failed R user|machine SENTENCE
     armed R ... | running R ... | exited R CODE|unknown|oom|cut-off
     arm-failed R user|machine SENTENCE | stuck R SENTENCE
+    ended R | again R | over R: the engine ends a slot, puts it again, or never will
     lost M | withdrawn M SENTENCE | gone R | given-back | left M CODE | changed | stop | wait SECONDS
 
 `given-back` answers every slot that is being given back; `left` ends the program in one on this machine. `wait` moves
@@ -147,6 +148,8 @@ class Story:
                 return [MachineLost(machine)]
             case "withdrawn", [machine, sentence]:
                 return [MachineWithdrawn(machine, sentence)]
+            case "over", [rank]:
+                return [SlotGone(self._slot(int(rank)), for_good=True)]
             case "gone", [rank]:
                 return [SlotGone(self._slot(int(rank)))]
             case "given-back", []:
@@ -171,7 +174,7 @@ class Story:
 
     def _report(self, rank: int, command: str, words: list[str]) -> SlotSeen:
         slot, attempt = self._slot(rank), self.run.workers[rank].attempt
-        seen = self.seen.get(slot, SlotSeen(slot, 0, "preparing"))
+        seen = self.seen.get(slot, SlotSeen(slot, 0, "preparing", incarnation="1"))
         seen = replace(seen, rev=seen.rev + 1, detail="", fault=None)
         match command, words:
             case "ready", []:
@@ -186,6 +189,12 @@ class Story:
                 seen = _exited(seen, how)
             case "arm-failed", [fault, sentence]:
                 seen = replace(seen, arm_failed=attempt, fault=fault, detail=sentence)
+            case "ended", []:
+                over = tuple(a if a.state == "exited" else replace(a, state="exited", code=143) for a in seen.attempts)
+                seen = replace(seen, phase="finished", attempts=over, incarnation=seen.incarnation or "1")
+            case "again", []:
+                use = str(int(seen.incarnation or "1") + 1)
+                seen = replace(seen, phase="preparing", attempts=(), incarnation=use)
             case "stuck", [sentence]:
                 seen = replace(seen, stuck=sentence)
             case _:

@@ -79,6 +79,7 @@ class SlotOnMachine:
     highest: int = -1
     arm_failed: int | None = None
     stuck: str | None = None
+    incarnation: int = 1
     containers: dict[int, Container] = field(default_factory=dict)
 
     def seen(self) -> SlotSeen:
@@ -92,6 +93,7 @@ class SlotOnMachine:
             port=29500,
             arm_failed=self.arm_failed,
             stuck=self.stuck,
+            incarnation=str(self.incarnation),
             attempts=tuple(
                 AttemptSeen(c.attempt, c.state, c.code, c.code_unknown, fault=c.fault)
                 for _, c in sorted(self.containers.items())
@@ -483,6 +485,32 @@ class World:
                 self._act(uid, outstanding(state))
                 self.after(0.05, lambda u=uid: self.feed(u, ClusterChanged()))  # type: ignore[misc]
 
+    def end_from_outside(self, machine: Machine, slot: SlotOnMachine) -> None:
+        """The engine ends the slot by itself and, mostly, puts it again: a task that is restarted there."""
+        slot.phase = "finished"
+        self._report(machine, slot)
+        self.after(self.random.uniform(0.02, 2.0), lambda: self._ended_from_outside(machine, slot))
+
+    def _ended_from_outside(self, machine: Machine, slot: SlotOnMachine) -> None:
+        if machine.slots.get(slot.id) is not slot or slot.id in machine.gone:
+            return
+        if slot.containers:
+            self._kill(machine, slot, max(slot.containers))
+        if any(c.state != "exited" for c in slot.containers.values()):
+            self.after(2.0, lambda: self._ended_from_outside(machine, slot))
+            return
+        del machine.slots[slot.id]
+        if not self.chance(0.2):
+            self.after(self.random.uniform(0.1, 3.0), lambda: self._put_again(machine, slot))
+
+    def _put_again(self, machine: Machine, old: SlotOnMachine) -> None:
+        if old.id in machine.gone or old.id in machine.slots or old.id not in self.book:
+            return
+        slot = SlotOnMachine(old.id, old.rank, rev=old.rev, term=old.term, incarnation=old.incarnation + 1)
+        machine.slots[slot.id] = slot
+        self._report(machine, slot)
+        self.after(self.random.uniform(0.05, 3.0), lambda: self._prepared(machine, slot))
+
     def trouble(self) -> None:
         """One random misfortune; schedules the next."""
         machine = self.random.choice(list(self.machines.values()))
@@ -497,6 +525,8 @@ class World:
             live = [u for u, s in self.stored.items() if s.phase is not Phase.ENDED]
             if live:
                 self.feed(self.random.choice(live), StopAsked())
+        elif what < 0.85 and (slots := [slot for slot in machine.slots.values() if slot.phase != "finished"]):
+            self.end_from_outside(machine, self.random.choice(slots))
         if self.faults:
             self.after(self.random.uniform(0.5, 60.0), self.trouble)
 

@@ -46,7 +46,15 @@ def job_of(entry: BookEntry) -> JobKey | None:
     """The job that an entry's slot is in; None for one that this book did not hand out."""
     if entry.request is None:
         return None
+    if entry.request.engine_ref:  # of a job that was adopted: it has the run's name
+        return JobKey(entry.request.run.workspace, entry.request.run.name)
     return JobKey(entry.request.run.workspace, job_id(entry.reservation, entry.request.run))
+
+
+def adopted_allocation(entry: BookEntry) -> str | None:
+    """The allocation of a slot that came with a job of its user's; None for any other."""
+    ref = entry.request.engine_ref if entry.request is not None else ""
+    return ref.partition("/")[0] or None
 
 
 @dataclass(slots=True)
@@ -119,7 +127,10 @@ class Clearing:
             finish = wire.Finish(slot=entry.slot, term=self._term, code=entry.code, reason=entry.reason)
             agents.send(entry.machine or "", finish)
         allocations = (await self._api.allocations(key.id, key.namespace)).value
-        if self._entries(key, Hold.HELD):
+        if any(adopted_allocation(entry) for entry in leaving):
+            if not known.stopped and self._must_give_back(leaving, allocations):
+                known.stopped = await self._give_back(key)
+        elif self._entries(key, Hold.HELD):
             await self._take_off(key, leaving)
         elif not known.stopped and self._must_stop(leaving, allocations):
             await self._api.deregister(key.id, key.namespace)
@@ -147,6 +158,27 @@ class Clearing:
             if node.id in seen and (late or away):
                 return True
         return False
+
+    def _must_give_back(self, leaving: Iterable[BookEntry], allocations: tuple[Allocation, ...]) -> bool:
+        """As `_must_stop`, of a job that was adopted: while nothing of it is a later run's."""
+        entries = {adopted_allocation(entry): entry for entry in leaving}
+        live = [allocation for allocation in allocations if allocation.is_live]
+        if not live or any(allocation.id not in entries for allocation in live):
+            return False
+        return any(
+            self._clock.now() >= entries[a.id].since + BY_ITSELF_S
+            or not self._roster.is_connected(entries[a.id].machine or "")
+            for a in live
+        )
+
+    async def _give_back(self, key: JobKey) -> bool:
+        """To nothing, under its own ID: it is its user's to stop."""
+        job = await self._api.job(key.id, key.namespace)
+        if job is not None and not job.stopped:
+            for group in job.groups:
+                if group.count:
+                    await self._api.scale(key.id, key.namespace, group.name, 0, "its gang is given back")
+        return True
 
     async def _take_off(self, key: JobKey, leaving: Iterable[BookEntry]) -> None:
         """
@@ -177,6 +209,8 @@ class Clearing:
         node = self._nodes().get(entry.machine or "")
         if node is None:
             return all(allocation.is_over for allocation in allocations)
-        if any(not allocation.is_over for allocation in allocations if allocation.node == node.id):
+        own = adopted_allocation(entry)
+        on_it = [a for a in allocations if a.node == node.id and own in (None, a.id)]
+        if any(not allocation.is_over for allocation in on_it):
             return False
         return entry.slot in self._gone

@@ -10,20 +10,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from astra_agent.errors import AstraError, InvalidRequest, NoCapacity, Unavailable
+from astra_agent.wire import MachineFacts
 from astra_gang.clock import Clock
 from astra_gang.engine import Held, Machine, SlotOffer
-from astra_gang.engines.book import BookEntry, Hold
+from astra_gang.engines.book import BookEntry, Hold, free
 from astra_gang.engines.keeping import Keeping
 from astra_gang.engines.nomad import placing
 from astra_gang.engines.nomad.answers import Allocation, Node
 from astra_gang.engines.nomad.api import NomadApi
 from astra_gang.engines.nomad.clearing import Agents, Clearing, JobKey, job_of
-from astra_gang.engines.nomad.job import META_RUN, Seat, Terms, build
+from astra_gang.engines.nomad.job import META_RUN, Seat, Terms, build, shares_per_core
 from astra_gang.engines.nomad.machines import Sighting, leaving, machine, others_by_node
 from astra_gang.engines.nomad.wake import Wake, Wakes
 from astra_gang.roster import Roster
@@ -90,6 +91,8 @@ class NomadEngine:
             nodes=lambda: self._cluster.nodes, busy=self._busy.__getitem__,
         )  # fmt: skip
         self.wakes = tuple(Wakes(api.transport, self._on_wake, namespace=name) for name in sorted(set(namespaces)))
+        self.heard: list[Callable[[Wake], None]] = []
+        """Called with each event; must not wait."""
         roster.arrivals.append(lambda machine: self._wake_all())
 
     # The port --------------------------------------------------------------------------------------------------------
@@ -101,9 +104,13 @@ class NomadEngine:
 
     async def reserve(self, reservation: str, offers: tuple[SlotOffer, ...]) -> None:
         await self._refresh()
-        await self._keeping.hold(reservation, offers, self._room)
+        is_adopted = any(offer.request.engine_ref for offer in offers)
+        await self._keeping.hold(reservation, offers, self._emptied if is_adopted else self._room)
         try:
-            await self._place(reservation, offers)
+            if is_adopted:
+                self._check_there(offers)
+            else:
+                await self._place(reservation, offers)
         except (NoCapacity, Unavailable) as error:
             await self._keeping.leave([offer.request.slot for offer in offers], 143, "the reservation failed")
             raise error
@@ -214,6 +221,67 @@ class NomadEngine:
         await placing.placed(self._api, job, len(seats))
         await placing.accepted(self._api, job, seats, waiting)
 
+    # Jobs that are adopted -------------------------------------------------------------------------------------------
+
+    def _emptied(self, name: str, entries: Sequence[BookEntry]) -> Machine | None:
+        """Nomad has given the slot its room, and its agent has taken it."""
+        seen = self._roster.get(name)
+        if seen is None:
+            return None
+        return free(seen.facts.model_copy(update={"out_of_use": None}), (), connected=seen.connected)
+
+    def _check_there(self, offers: tuple[SlotOffer, ...]) -> None:
+        live = {allocation.id for allocation in self._cluster.live if allocation.is_live}
+        for offer in offers:
+            if offer.request.engine_ref.partition("/")[0] not in live:
+                raise NoCapacity(f"slot {offer.request.slot} on {offer.machine} has ended in Nomad")
+
+    def is_known(self, slot: str) -> bool:
+        """The book has it, or has had it."""
+        return self._keeping.get(slot) is not None
+
+    def is_clearing(self, key: JobKey) -> bool:
+        """Slots of the job are being ended by agents that can be reached; who can't has its own bound."""
+        return any(
+            entry.hold is not Hold.GONE and job_of(entry) == key and self._roster.is_connected(entry.machine or "")
+            for entry in self._keeping.all()
+        )
+
+    def ref_of(self, slot: str) -> str | None:
+        """What Nomad calls a slot that is held."""
+        entry = self._keeping.get(slot)
+        if entry is None or entry.hold is not Hold.HELD or entry.request is None:
+            return None
+        return entry.request.engine_ref or None
+
+    def reaches(self, slot: str) -> bool:
+        """The agent of its machine has a link."""
+        entry = self._keeping.get(slot)
+        return entry is not None and self._roster.is_connected(entry.machine or "")
+
+    def machine_of(self, node: str) -> str | None:
+        """Its name, by the node's ID."""
+        return next((name for name, found in self._cluster.nodes.items() if found.id == node), None)
+
+    def facts_of(self, node: str) -> MachineFacts | None:
+        """Of a machine whose agent has a link, by its node's ID."""
+        name = self.machine_of(node)
+        seen = self._roster.get(name) if name is not None else None
+        return seen.facts if seen is not None and seen.connected else None
+
+    def with_resources(self, allocation: Allocation) -> Allocation:
+        """The same as the last look at the cluster had it, which says what it was given."""
+        return next((found for found in self._cluster.live if found.id == allocation.id), allocation)
+
+    def shares_per_core(self, nodes: Iterable[str]) -> float:
+        """The fewest of these nodes; 0: none of them says."""
+        wanted = set(nodes)
+        return min((shares_per_core(node) for node in self._cluster.nodes.values() if node.id in wanted), default=0.0)
+
+    async def look(self) -> None:
+        """Raises: Unavailable."""
+        await self._refresh()
+
     # The cluster -----------------------------------------------------------------------------------------------------
 
     async def _refresh(self) -> None:
@@ -243,6 +311,7 @@ class NomadEngine:
                 node=node,
                 facts=seen.facts if seen is not None else None,
                 connected=seen is not None and seen.connected,
+                silent=self._roster.is_silent(name),
                 entries=tuple(entries),
                 others=tuple(others),
             )
@@ -284,6 +353,8 @@ class NomadEngine:
             self._woken[key].set()
 
     def _on_wake(self, wake: Wake) -> None:
+        for called in self.heard:
+            called(wake)
         if not wake.topic:
             self._wake_all()
         elif wake.job and (woken := self._woken.get(JobKey(wake.namespace, wake.job))) is not None:

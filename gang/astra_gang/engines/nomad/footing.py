@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from astra_agent.errors import InvalidRequest, Unavailable
 from astra_gang.clock import Clock
 from astra_gang.config import NomadConfig
+from astra_gang.desk import Desk
+from astra_gang.engines.nomad.adoption import Adoption
 from astra_gang.engines.nomad.api import NomadApi
 from astra_gang.engines.nomad.clearing import Agents
 from astra_gang.engines.nomad.engine import NomadEngine
@@ -50,19 +52,29 @@ class NomadFooting:
             # It may act all the same: what runs is looked after over the agents' links.
             _log.warning("no_nodes reason=%r", str(error))
             expected = frozenset()
-        return NomadGround(engine, self.store, self.office, expected)
+        adoption = Adoption(
+            api=self.api,
+            engine=engine,
+            clock=clock,
+            term=term,
+            namespaces=self.workspaces,
+            node_pool=self.terms.node_pool,
+        )
+        return NomadGround(engine, adoption, self.store, self.office, expected)
 
 
 @dataclass(frozen=True, slots=True)
 class NomadGround:
     engine: NomadEngine
+    adoption: Adoption
     store: NomadStore
     office: Office
     expected: Collection[str]
     allowed: Collection[str] | None = None
 
-    async def run(self, agents: Agents) -> None:
+    async def run(self, agents: Agents, desk: Desk) -> None:
         async with asyncio.TaskGroup() as group:
+            group.create_task(self.adoption.run(agents, desk))
             group.create_task(self.engine.run(agents))
             group.create_task(self.store.run())
             group.create_task(self.office.keep())

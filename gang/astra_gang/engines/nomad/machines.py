@@ -30,11 +30,12 @@ class Sighting:
     connected: bool
     entries: tuple[BookEntry, ...] = ()
     others: tuple[Allocation, ...] = ()
+    silent: bool = False
 
 
 def machine(seen: Sighting) -> Machine:
     facts = seen.facts if seen.facts is not None else _facts_of(seen.node)
-    found = free(facts, seen.entries, connected=seen.connected)
+    found = free(facts, seen.entries, connected=seen.connected, silent=seen.silent)
     found = _less(found, seen)
     return replace(found, out_of_use=found.out_of_use or closed(seen.node, facts.name))
 

@@ -1,0 +1,120 @@
+"""A probe led from the command line: the picture of its matrix, on a terminal and in a file."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from matplotlib import image
+from rich.console import Console
+
+from astra_agent.errors import InvalidRequest
+from astra_cli.netcheck import plot
+from astra_cli.netcheck.endpoints import Standing
+from astra_cli.netcheck.lead import lead
+from astra_cli.output import Output
+from astra_netprobe.matrix import Matrix
+from astra_netprobe.responder import Responder
+from astra_netprobe.settings import MIB, Settings
+from astra_netprobe.verdict import Asked
+
+TOKEN = "a-token"
+NAMES = ("m-0", "m-1", "m-2")
+SLOW = Matrix(
+    NAMES,
+    rates=((None, 0.95e9, 0.2e9), (0.94e9, None, 0.21e9), (0.95e9, 0.95e9, None)),
+    trips_s=((None,) * 3,) * 3,
+)
+SENTENCE = "m-2 receives at 0.22 of the others' median; the link of m-2 is slow in one direction"
+QUICK = Settings(small_sizes=(8,), large_sizes=(MIB, 2 * MIB), budget_s=3, pair_s=0.2, small_iterations=5, trips=10)
+
+
+@pytest.fixture
+async def two() -> AsyncIterator[list[Standing]]:
+    """Two machines with responders, on loopback."""
+    async with asyncio.TaskGroup() as group:
+        places, tasks = [], []
+        for address in ("127.0.0.1", "127.0.0.2"):
+            made, ready = Responder(TOKEN), asyncio.Event()
+            tasks.append(group.create_task(made.run(address, 0, ready)))
+            await ready.wait()
+            places.append(Standing(address, made.port))
+        yield places
+        for task in tasks:
+            task.cancel()
+
+
+def test_the_picture_of_a_slow_machine_has_its_names_its_numbers_and_the_verdict(tmp_path: Path) -> None:
+    file = tmp_path / "matrix.svg"
+    plot.to(file)(SLOW, SENTENCE, ("m-2",))
+    text = file.read_text()
+    assert text.count(">m-2<") == 2 and text.count(">m-0<") == 2
+    for written in ("0.20", "0.21", "0.94", "Gbit/s", "sender", "receiver"):
+        assert written in text
+    assert "m-2 receives at 0.22" in text
+
+
+def test_in_a_png_what_is_slow_is_darker_than_what_is_not(tmp_path: Path) -> None:
+    def brightness(rate: float) -> float:
+        """Of the whole picture: one cell of two differs."""
+        file = tmp_path / "matrix.png"
+        plot.to(file)(Matrix(NAMES[:2], ((None, 1e9), (rate, None)), ((None,) * 2,) * 2), "", ())
+        return float(image.imread(file)[..., :3].mean())
+
+    assert brightness(0.1e9) < brightness(0.9e9) - 0.01
+
+
+@pytest.mark.parametrize("count", [1, 17, 130])
+def test_any_number_of_machines_gets_a_picture(tmp_path: Path, count: int) -> None:
+    names = tuple(f"gpu-{i}" for i in range(count))
+    rates = tuple((None,) * count for _ in names)
+    file = tmp_path / "matrix.svg"
+    plot.to(file)(Matrix(names, rates, rates), "nothing was measured", (names[-1],))
+    assert file.read_text().count(f">{names[-1]}<") == 2
+
+
+@pytest.mark.parametrize("name", ["matrix", "matrix.pdf", "matrix.svg.gz"])
+def test_a_file_that_is_no_picture_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InvalidRequest, match=r"a picture is \.svg or \.png"):
+        plot.to(tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="there is no folder"):
+        plot.to(tmp_path / "absent" / "matrix.svg")
+
+
+def test_without_the_library_it_says_which_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(InvalidRequest, match=r"matplotlib, which is not installed: pip install 'astraeus\[plot\]'"):
+        plot.to(tmp_path / "matrix.svg")
+
+
+async def test_on_a_terminal_the_matrix_is_shown_as_it_fills_and_drawn_at_the_end(
+    two: list[Standing], tmp_path: Path
+) -> None:
+    screen = io.StringIO()
+    output = Output(
+        out=Console(file=io.StringIO(), force_terminal=True),
+        err=Console(file=screen, force_terminal=True, width=120, height=40),
+    )
+    file = tmp_path / "matrix.svg"
+    code = await lead(
+        output, None, two, token=TOKEN, asked=Asked(), settings=QUICK, save=None, picture=file
+    )  # fmt: skip
+    assert code in (0, 1), output.out.file
+    assert "Gbit/s, from row to column" in screen.getvalue()
+    assert two[0].name in file.read_text()
+
+
+async def test_what_can_not_be_drawn_is_said_before_anything_is_measured(tmp_path: Path) -> None:
+    nobody = [Standing("127.0.0.1", 9), Standing("127.0.0.1", 10)]
+    with pytest.raises(InvalidRequest, match="picture"):
+        await lead(
+            Output(), None, nobody, token="", asked=Asked(), settings=QUICK, save=None, picture=tmp_path / "a.gif"
+        )
