@@ -78,15 +78,47 @@ def test_logs_are_the_bytes_that_were_written(api: FakeApi, capfdbinary: pytest.
     assert capfdbinary.readouterr().out == api.logs[0]
 
 
+@pytest.mark.parametrize("cut_after", [0, 333], ids=["before the first byte", "later"])
 def test_a_followed_log_that_breaks_off_goes_on_where_it_was(
-    api: FakeApi, capfdbinary: pytest.CaptureFixture[bytes]
+    api: FakeApi, capfdbinary: pytest.CaptureFixture[bytes], cut_after: int
 ) -> None:
     api.logs = {0: b"".join(b"line %d\n" % n for n in range(200))}
-    api.cut_after = 333
+    api.cut_after = cut_after
     assert invoke(["logs", "first-gang", "-f"]) == 0
     captured = capfdbinary.readouterr()
     assert captured.out == api.logs[0]
     assert b"does not answer" in captured.err
+
+
+@pytest.mark.parametrize("words", [[], ["-f"], ["-f", "--tail", "9"], ["-f", "--json"]], ids=" ".join)
+def test_the_log_of_a_run_that_never_started_is_status_3(
+    api: FakeApi, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    api.job = job(phase="Failed")
+    assert invoke(["logs", "first-gang", *words]) == 3
+    assert complaint(capsys) == "astra: first-gang-0 never started: there is no log\n"
+
+
+def test_an_empty_log_of_a_worker_that_did_start_is_no_error(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+    api.logs = {0: b""}
+    assert invoke(["logs", "first-gang", "-f"]) == 0
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("what", ["logs", "events"])
+def test_a_coordinator_that_was_never_there_is_not_waited_for(
+    api: FakeApi, capsys: pytest.CaptureFixture[str], what: str
+) -> None:
+    api.stop()
+    assert invoke([what, "first-gang", "-f"]) == 6
+    assert "no coordinator answers at" in complaint(capsys)
+
+
+@pytest.mark.parametrize("what", ["logs", "events"])
+def test_what_is_no_coordinator_is_not_waited_for(api: FakeApi, capsys: pytest.CaptureFixture[str], what: str) -> None:
+    api.refusal = (502, {"oops": 1})
+    assert invoke([what, "first-gang", "-f"]) == 6
+    assert "is no coordinator: HTTP 502" in complaint(capsys)
 
 
 def test_exec_hands_on_output_and_exit_code(api: FakeApi, capfd: pytest.CaptureFixture[str]) -> None:
@@ -218,9 +250,13 @@ FLAGS = ["run", "--name", "n", "--image", "host"]
         ([*FLAGS, "--time-limit", "1w"], "--time-limit must be a time such as"),
         ([*FLAGS, "--memory", "1 GB"], "--memory must be a size such as"),
         (["status", "--api", "localhost:7410"], "--api must be an address such as"),
-        (["logs", "r", "minus"], "is not a valid integer"),
+        (["logs", "r", "minus"], "invalid value for 'RANK': 'minus' is not a valid integer; see `astra logs --help`"),
         (["frobnicate"], "no such command 'frobnicate'; see `astra --help`"),
+        (["stats"], "no such command 'stats' (did you mean"),
         (["status", "--frob"], "see `astra status --help`"),
+        (["run", "--folow"], "no such option '--folow'; did you mean '--follow'? See `astra run --help`"),
+        (["run", "--cpus", "x"], "invalid value for '--cpus': 'x' is not a valid number; see `astra run --help`"),
+        (["completion"], "missing argument 'SHELL'; choose from: bash, zsh, fish; see `astra completion --help`"),
         (["run", "--name", "n", "--", "true"], "true is no file, and --image is missing"),
         (["run", "--name", "n", "--", "sh", "-c", "true"], "--image is missing"),
         (["dev", "link", "--machine", "m-1"], "say what the link is to be"),
@@ -235,6 +271,21 @@ def test_what_is_said_wrong_is_one_sentence_and_status_2(
     assert invoke(words) == 2
     assert part in complaint(capsys)
     assert api.submitted == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [[], ["dns"], ["astraeus"], ["netcheck"], ["agent"], ["nomad"]],
+    ids=lambda words: " ".join(words) or "astra",
+)
+def test_a_group_alone_is_answered_with_its_help(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    assert invoke(words) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(f"Usage: {' '.join(['astra', *words])} [OPTIONS] COMMAND [ARGS]...\n")
+    assert "\nCommands:\n" in captured.err
+    assert "; see `" not in captured.err
+    assert "...\n" not in captured.err.partition("\n")[2], "a command's line is cut off"
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish", "bash"])

@@ -19,7 +19,7 @@ import astra_cli
 from astra_agent import errors
 from astra_agent.errors import AstraError, HostFault, InvalidRequest, NotFound
 from astra_cli import context, render
-from astra_cli.dev import control, files, lock, network, played, requests, supervisor, sweep, topology
+from astra_cli.dev import checking, control, files, lock, network, played, requests, supervisor, sweep, topology
 from astra_cli.dev.cluster import Cluster
 from astra_cli.dev.plan import ClusterPlan, Layout, drive, layout, setting
 from astra_cli.invocation import json_option
@@ -68,9 +68,10 @@ def dev(ctx: click.Context, /, state: str | None, port: int | None, detach: bool
     ctx.obj = state
     if ctx.invoked_subcommand is not None:
         return None
-    supervisor.require_root()
     where = layout(context.dev_state(os.environ, state))
     plan = _plan(where, **shape)
+    checking.check(plan, where)
+    supervisor.require_root()
     return _detach(plan, where, port or 0) if detach else _foreground(plan, where, port or 0)
 
 

@@ -46,7 +46,11 @@ def agent() -> None:
 
 @click.group()
 def coordinator() -> None:
-    """The coordinator as a service of this machine, where it is no job of Nomad's."""
+    """
+    The coordinator as a service of this machine.
+
+    Where it is no job of Nomad's.
+    """
 
 
 @click.group(name="nomad")
@@ -106,7 +110,7 @@ def install_nomad(
 @agent.command("uninstall")
 @_common
 def uninstall_agent(root: Path, dry: bool, as_json: bool) -> None:
-    """Take away what `astra agent install` put in place and nobody has changed."""
+    """Take away what `install` put in place and nobody has changed."""
     _refuse_running("astra-agent", root)
     then = ("systemctl daemon-reload", "rm -r /var/lib/astraeus, with the logs and records of this machine")
     _uninstall("agent", root, dry, as_json, then)
@@ -115,7 +119,7 @@ def uninstall_agent(root: Path, dry: bool, as_json: bool) -> None:
 @coordinator.command("uninstall")
 @_common
 def uninstall_coordinator(root: Path, dry: bool, as_json: bool) -> None:
-    """Take away what `astra coordinator install` put in place and nobody has changed."""
+    """Take away what `install` put in place and nobody has changed."""
     _refuse_running("astra-coordinator", root)
     _uninstall("coordinator", root, dry, as_json, ("systemctl daemon-reload",))
 
@@ -123,7 +127,7 @@ def uninstall_coordinator(root: Path, dry: bool, as_json: bool) -> None:
 @on_nomad.command("uninstall")
 @_common
 def uninstall_nomad(root: Path, dry: bool, as_json: bool) -> None:
-    """Take away what `astra nomad install` put in place and nobody has changed."""
+    """Take away what `install` put in place and nobody has changed."""
     _uninstall("nomad", root, dry, as_json, ("systemctl restart nomad",))
 
 

@@ -14,7 +14,7 @@ from astra_agent.errors import Unavailable
 from astra_agent.inventory.document import load
 from astra_cli import documents, render
 from astra_cli.client import Client
-from astra_cli.follow import Lines, Patience, follow_log
+from astra_cli.follow import Lines, Patience, expect_log, follow_log
 from astra_cli.invocation import Invocation, ask, run_argument, talks
 from astra_cli.machine.picture import picture
 from astra_cli.narrator import Quiet
@@ -109,18 +109,21 @@ def logs(
     """What a worker wrote, rank 0 by default."""
 
     async def show(client: Client) -> None:
-        if follow and tail_bytes is None:
+        if follow and tail_bytes is None:  # a tail can't be taken up again where it broke off
             pieces = follow_log(client, run, rank, attempt, Patience(Quiet(invocation.output)))
         else:
             pieces = client.logs(run, rank, attempt=attempt, follow=follow, tail_bytes=tail_bytes)
-        lines = Lines()
+        lines, empty = Lines(), True
         async for piece in pieces:
+            empty = False
             if invocation.output.as_json:
                 _log_records(rank, lines.feed(piece))
             else:
                 sys.stdout.buffer.write(piece)
                 sys.stdout.buffer.flush()
         _log_records(rank, lines.rest())
+        if follow and empty:
+            await expect_log(client, run, rank, attempt)
 
     ask(invocation, show)
 
