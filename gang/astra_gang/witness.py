@@ -38,11 +38,16 @@ def verdict(evidence: Evidence, witness: str | None) -> Verdict:
     if witness is None:
         return judge(evidence)
     own = evidence.without(witness)
-    found = judge(
-        replace(
-            evidence, reaches=own.reaches, packets=own.packets, wrongs=own.wrongs, ports=own.ports, absent=own.absent
-        )
+    compared = replace(
+        evidence,
+        reaches=own.reaches,
+        packets=own.packets,
+        wrongs=own.wrongs,
+        ports=own.ports,
+        absent=own.absent,
+        rdma=own.rdma,
     )
+    found = judge(compared)
     if set(found.blamed) - {witness} or (found.state == "unmeasured" and witness not in evidence.absent):
         return found
     return judge(own)

@@ -201,4 +201,6 @@ class Evidence:
             wrongs=tuple(wrong for wrong in self.wrongs if name not in (wrong.sender, wrong.receiver)),
             absent={machine: why for machine, why in self.absent.items() if machine != name},
             cpu_bound=tuple(machine for machine in self.cpu_bound if machine != name),
+            rdma=tuple(flow for flow in self.rdma if name not in (flow.sender, flow.receiver)),
+            no_rdma={machine: why for machine, why in self.no_rdma.items() if machine != name},
         )

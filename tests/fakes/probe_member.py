@@ -63,8 +63,10 @@ class FakeMember:
                 return self._reduce(question)
             case Transfer():
                 return self._transfer(question)
-            case _:
+            case RoundTrips():
                 return self._trips(question)
+            case _:
+                return Failed(sentence=f"this machine can't do {question.kind}")
 
     def _rate(self, other: messages.Peer | None = None) -> float:
         ends = (self._address, other.address if other is not None else self._address)

@@ -11,6 +11,7 @@ import click
 
 from astra_agent import init
 from astra_agent.errors import Conflict, HostFault
+from astra_cli import completing
 from astra_cli.install import daemons, nomad, sources
 from astra_cli.install.placing import Placing
 from astra_cli.install.plan import Plan, Step
@@ -28,14 +29,20 @@ def _common(command: F) -> F:
     for option in (
         json_option,
         click.option("--dry-run", "dry", is_flag=True, help="Say what would be done, and do nothing."),
-        click.option("--root", type=Path, default=ROOT, metavar="DIR", help="Another root, for a package or an image."),
+        click.option(
+            "--root",
+            type=completing.FOLDER,
+            default=ROOT,
+            metavar="DIR",
+            help="Another root, for a package or an image.",
+        ),
     ):
         command = option(command)
     return command
 
 
 _bin = click.option(
-    "--bin", "bin_folder", type=Path, metavar="DIR", help="Where the programs are [this installation's]."
+    "--bin", "bin_folder", type=completing.FOLDER, metavar="DIR", help="Where the programs are [this installation's]."
 )
 
 
@@ -82,9 +89,16 @@ def install_coordinator(bin_folder: Path | None, root: Path, dry: bool, as_json:
 
 
 @on_nomad.command("install")
-@click.option("--plugin-dir", type=Path, metavar="DIR", help=f"Of Nomad's client [its own, or {nomad.PLUGIN_DIR}].")
 @click.option(
-    "--config-dir", type=Path, default=nomad.CONFIG_DIR, metavar="DIR", help="Of Nomad's client.", show_default=True
+    "--plugin-dir", type=completing.FOLDER, metavar="DIR", help=f"Of Nomad's client [its own, or {nomad.PLUGIN_DIR}]."
+)
+@click.option(
+    "--config-dir",
+    type=completing.FOLDER,
+    default=nomad.CONFIG_DIR,
+    metavar="DIR",
+    help="Of Nomad's client.",
+    show_default=True,
 )
 @click.option("--no-device", is_flag=True, help="Without the device plugin: on machines without GPUs.")
 @_bin

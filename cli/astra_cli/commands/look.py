@@ -12,7 +12,7 @@ import click
 
 from astra_agent.errors import Unavailable
 from astra_agent.inventory.document import load
-from astra_cli import documents, render
+from astra_cli import completing, documents, render
 from astra_cli.client import Client
 from astra_cli.follow import Lines, Patience, expect_log, follow_log
 from astra_cli.invocation import Invocation, ask, run_argument, talks
@@ -22,7 +22,7 @@ from astra_cli.output import Output
 
 
 @click.command()
-@click.argument("run", required=False)
+@click.argument("run", required=False, shell_complete=completing.runs)
 @talks
 def status(invocation: Invocation, run: str | None) -> None:
     """How the runs are, or one run and its workers."""
@@ -135,7 +135,7 @@ def _log_records(rank: int, lines: list[str]) -> None:
 
 
 @click.command()
-@click.argument("machine", required=False, metavar="[NAME]")
+@click.argument("machine", required=False, metavar="[NAME]", shell_complete=completing.machines)
 @talks
 def nodes(invocation: Invocation, machine: str | None) -> None:
     """

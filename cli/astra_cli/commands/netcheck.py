@@ -16,7 +16,7 @@ from typing import Any, ParamSpec
 import click
 
 from astra_agent.errors import AstraError, InvalidRequest, NotFound
-from astra_cli import runfile
+from astra_cli import completing, runfile
 from astra_cli.client import Client
 from astra_cli.invocation import Invocation, ask, run_argument, talks
 from astra_cli.narrator import Quiet
@@ -78,7 +78,7 @@ def _measures(command: Callable[P, int]) -> Callable[P, int]:
 
 
 @netcheck.command()
-@click.argument("file", required=False, metavar="[FILE]")
+@click.argument("file", required=False, metavar="[FILE]", shell_complete=completing.files)
 @click.option("--machines", type=click.IntRange(2), metavar="N", help="Instead of FILE: so many machines.")
 @click.option("--gpus", type=click.IntRange(1), metavar="N", help="GPUs in all, with --machines.")
 @click.option("--interconnect", type=click.Choice(["rdma", "infiniband", "nvlink"]), help="With --machines.")
@@ -156,8 +156,8 @@ def run_(invocation: Invocation, /, run: str, **measure: Any) -> int:
 
 
 @netcheck.command()
-@click.argument("one", metavar="A")
-@click.argument("other", metavar="B")
+@click.argument("one", metavar="A", shell_complete=completing.machines)
+@click.argument("other", metavar="B", shell_complete=completing.machines)
 @_measures
 @talks
 def pair(invocation: Invocation, /, one: str, other: str, **measure: Any) -> int:
