@@ -58,6 +58,7 @@ class RunFlags:
     time_limit: str | None = None
     cpu_cores: float | None = None
     memory: str | None = None
+    preflight: bool | None = None
     command: tuple[str, ...] = ()
 
 
@@ -142,6 +143,8 @@ def build(flags: RunFlags) -> Json:
         spec["start"] = start
     if flags.on_failure:
         spec["on_failure"] = flags.on_failure
+    if flags.preflight:
+        spec["preflight"] = True
     return {"metadata": {"name": flags.name}, "spec": spec}
 
 

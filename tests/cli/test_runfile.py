@@ -61,11 +61,12 @@ def test_several_machines_are_a_gang_unless_said_otherwise(flags: RunFlags, star
 def test_every_flag_finds_its_place_in_the_spec() -> None:
     flags = RunFlags(
         "n", "host", machines=2, gpus=16, on_failure="FailJob", env=("A=1",), drives=("d:/data:ro", "c:/ckpt"),
-        time_limit="24h", cpu_cores=1.5, memory="2Gi", command=("python3", "t.py"),
+        time_limit="24h", cpu_cores=1.5, memory="2Gi", preflight=True, command=("python3", "t.py"),
     )  # fmt: skip
     assert build(flags)["spec"] == {
         "start": "Gang",
         "on_failure": "FailJob",
+        "preflight": True,
         "task_template": {
             "image": "host",
             "command": "python3",

@@ -9,6 +9,7 @@ import os
 import secrets
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ParamSpec
 
@@ -22,6 +23,7 @@ from astra_cli.narrator import Quiet
 from astra_cli.netcheck import with_program
 from astra_cli.netcheck.endpoints import Named, Place, standing
 from astra_cli.netcheck.lead import RunProgram, lead
+from astra_cli.netcheck.lead_rails import lead_rails
 from astra_cli.output import complain
 from astra_cli.reading import read
 from astra_netprobe.responder import Limits, Responder
@@ -62,6 +64,8 @@ def _measures(command: Callable[P, int]) -> Callable[P, int]:
                      help="Compare with the last good result in FILE; keep this one there when it is good."),
         click.option("--plot", "picture", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
                      help="Draw the matrix of pairs into FILE, .svg or .png."),
+        click.option("--rail", "rails", multiple=True, metavar="DEVICE",
+                     help="Over this port, such as eth1; several: each by itself, then all at once."),
         click.option("--min-gbps", type=click.FloatRange(min=0), default=None, metavar="N",
                      help="The rate that the machines' ports ought to have."),
         click.option("--time", "budget_s", type=click.FloatRange(1, 600), default=20.0, show_default=True,
@@ -214,13 +218,19 @@ async def _lead(
     measure: dict[str, Any],
     after: RunProgram | None = None,
 ) -> int:
+    rails, settings = measure["rails"], Settings(budget_s=measure["budget_s"], streams=measure["streams"])
+    token, asked = os.environ.get(TOKEN, ""), Asked(min_bps=1e9 * (measure["min_gbps"] or 0.0))
+    if len(rails) > 1:
+        if measure["save"] or measure["picture"] or after:
+            raise InvalidRequest("--save, --plot and --with go with one --rail, not with several", "--rail")
+        return await lead_rails(invocation.output, client, places, rails, token=token, asked=asked, settings=settings)
     return await lead(
         invocation.output,
         client,
         places,
-        token=os.environ.get(TOKEN, ""),
-        asked=Asked(min_bps=1e9 * (measure["min_gbps"] or 0.0)),
-        settings=Settings(budget_s=measure["budget_s"], streams=measure["streams"]),
+        token=token,
+        asked=asked,
+        settings=replace(settings, device=rails[0] if rails else ""),
         save=measure["save"],
         picture=measure["picture"],
         run_program=after,

@@ -39,6 +39,9 @@ REFUSED = 2
 @click.option("--time-limit", metavar="TIME", help="Such as 90s, 30m, 24h.")
 @click.option("--cpus", "cpu_cores", type=float, metavar="N", help="CPU cores of each worker.")
 @click.option("--memory", metavar="SIZE", help="Memory of each worker, such as 16Gi.")
+@click.option(
+    "--preflight", is_flag=True, default=None, help="Prove the network between the machines before any program starts."
+)
 @click.option("--follow", "following", is_flag=True, help="Show progress and rank 0's log; exit as the run does.")
 @talks
 def run(invocation: Invocation, /, words: tuple[str, ...], following: bool, **flags: Any) -> int:

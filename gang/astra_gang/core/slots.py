@@ -101,6 +101,12 @@ def has_started(worker: Worker) -> bool:
     return seen is not None and seen.state in ("running", "stopping", "exited")
 
 
+def has_ended(worker: Worker) -> bool:
+    """In its newest attempt, however."""
+    seen = attempt_in(worker.slot, worker.attempt)
+    return seen is not None and seen.state == "exited"
+
+
 def has_completed(worker: Worker) -> bool:
     seen = attempt_in(worker.slot, worker.attempt)
     return seen is not None and seen.state == "exited" and seen.code == 0

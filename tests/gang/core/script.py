@@ -5,6 +5,7 @@ Commands (ranks are numbers; `*` is all of them):
 
     submit NAME WORKERS [field=value ...]   fields of `Policy`
     placed M ... | not-placed SENTENCE | reserved | not-reserved SENTENCE
+    proved sound|sick|below|unmeasured SENTENCE [M ...]   the machines that are blamed
     ready R ... | preparing R SENTENCE | failed R user|machine SENTENCE
     armed R ... | running R ... | exited R CODE|unknown|oom|cut-off
     arm-failed R user|machine SENTENCE | stuck R SENTENCE
@@ -39,6 +40,8 @@ from astra_gang.core import (
     Place,
     Placed,
     Policy,
+    Prove,
+    Proved,
     Reserve,
     Reserved,
     RunState,
@@ -87,6 +90,12 @@ class Story:
         assert self.state is not None, "a story begins with submit"
         return self.state
 
+    def stopped(self, slot: str) -> SlotSeen:
+        """The report of a slot in which everything has ended, as after a SIGTERM."""
+        seen = self.seen[slot]
+        self.seen[slot] = replace(seen, rev=seen.rev + 1, attempts=_all_over(seen))
+        return self.seen[slot]
+
     def _submit(self, words: list[str]) -> None:
         name, count, *settings = words
         known = {f.name: f for f in fields(Policy)}
@@ -97,6 +106,8 @@ class Story:
             chosen[field] = (
                 OnFailure(value)
                 if field == "on_failure"
+                else value == "true"
+                if field == "preflight"
                 else int(value)
                 if field in ("budget", "faults_limit")
                 else float(value)
@@ -144,6 +155,9 @@ class Story:
                 return [Reserved(number)]
             case "not-reserved", [sentence]:
                 return [NotReserved(number, sentence)]
+            case "proved", [verdict, sentence, *blamed]:
+                slots = self.run.proof.slots if self.run.proof is not None else ()
+                return [Proved(slots, verdict, sentence, tuple(blamed))]
             case "lost", [machine]:
                 return [MachineLost(machine)]
             case "withdrawn", [machine, sentence]:
@@ -190,8 +204,7 @@ class Story:
             case "arm-failed", [fault, sentence]:
                 seen = replace(seen, arm_failed=attempt, fault=fault, detail=sentence)
             case "ended", []:
-                over = tuple(a if a.state == "exited" else replace(a, state="exited", code=143) for a in seen.attempts)
-                seen = replace(seen, phase="finished", attempts=over, incarnation=seen.incarnation or "1")
+                seen = replace(seen, phase="finished", attempts=_all_over(seen), incarnation=seen.incarnation or "1")
             case "again", []:
                 use = str(int(seen.incarnation or "1") + 1)
                 seen = replace(seen, phase="preparing", attempts=(), incarnation=use)
@@ -206,6 +219,10 @@ class Story:
         slot = self.run.workers[rank].slot
         assert slot is not None, f"worker {rank} has no slot"
         return slot.id
+
+
+def _all_over(seen: SlotSeen) -> tuple[AttemptSeen, ...]:
+    return tuple(a if a.state == "exited" else replace(a, state="exited", code=143) for a in seen.attempts)
 
 
 def _with(seen: SlotSeen, attempt: AttemptSeen) -> SlotSeen:
@@ -239,6 +256,8 @@ def _show(decision: Decision) -> str:
             return f"place {' '.join(map(str, decision.ranks))}{extra}"
         case Reserve():
             return "reserve " + " ".join(f"{a.rank}:{a.machine}" for a in decision.assignments)
+        case Prove():
+            return f"prove {' '.join(decision.machines)}"
         case Arm():
             return f"arm {decision.rank} on {decision.machine}, attempt {decision.attempt}"
         case Start():
