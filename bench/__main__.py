@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 
-from bench import gang, idle, inventory, names, network, slots
+from bench import gang, idle, inventory, names, network, nomad, slots
 from bench.figure import record, table
 
 MEASUREMENTS = {
@@ -16,6 +16,7 @@ MEASUREMENTS = {
     "idle": idle.measure,
     "names": names.measure,
     "inventory": inventory.measure,
+    "nomad": nomad.measure,
     "network": network.measure,
 }
 """By the name that ONLY takes; `spread` comes out of the rounds of `restart`."""

@@ -49,7 +49,9 @@ def against_peer(
 
 
 def against_goal(name: str, figure: str, unit: str, ours: Sequence[float], goal: float) -> Figure:
-    return Figure(name, figure, unit, median(ours), None, median(ours) / goal, goal, tuple(ours))
+    return Figure(
+        name, figure, unit, median(ours), None, median(ours) / goal if goal else median(ours), goal, tuple(ours)
+    )
 
 
 def record(figure: Figure) -> None:

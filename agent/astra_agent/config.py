@@ -129,6 +129,8 @@ class AgentConfig:
         for name in ("log_max_bytes", "log_check_s", "stuck_after_s", "runtime_check_s", "glance_s"):
             if getattr(self, name) <= 0:
                 raise _wrong(name, getattr(self, name), "more than 0")
+        if self.registry_patience_s < 0:
+            raise _wrong("registry_patience_s", self.registry_patience_s, "a number of seconds, 0 for a single try")
         if self.probe_max_gbps < 0:
             raise _wrong("probe_max_gbps", self.probe_max_gbps, "a rate in Gbit/s such as 10, or 0 for no bound")
         self._check_paths()

@@ -21,7 +21,8 @@ from astra_netprobe.messages import Failed
 
 log = logging.getLogger(__name__)
 
-AT_ONCE = 2
+AT_ONCE = 16
+"""One for each port of a machine when all are measured at once."""
 PER_MINUTE = 30
 
 

@@ -35,7 +35,14 @@ _BY_STATUS = {row.http: cls for cls, row in reversed(errors.HANDLING.items())}
 
 
 class Unreachable(Unavailable):
-    """The coordinator itself is not there, as while it is started again; not an answer of its."""
+    """
+    The coordinator itself is not there, as while it is started again; not an answer of its.
+
+    Attributes:
+        broke_off: It was there when this call began.
+    """
+
+    broke_off = False
 
 
 class Client:
@@ -171,13 +178,17 @@ class Client:
     @asynccontextmanager
     async def _stream(self, url: URL, query: dict[str, str]) -> AsyncIterator[aiohttp.ClientResponse]:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=SILENCE_TIMEOUT_S)
+        answered = False
         try:
             async with self._use().get(url.with_query(query), timeout=timeout) as response:
                 if response.status >= 400:
                     await self._answer(response)
+                answered = True
                 yield response
         except (aiohttp.ClientError, OSError, TimeoutError, asyncio.IncompleteReadError) as error:
-            raise self._unreachable(error) from error
+            unreachable = self._unreachable(error)
+            unreachable.broke_off = answered
+            raise unreachable from error
 
     async def _answer(self, response: aiohttp.ClientResponse) -> Json:
         content = await response.read()
@@ -205,7 +216,7 @@ def error_of(status: int, content: bytes, target: Target) -> AstraError:
         error = json.loads(content)["error"]
         message, field, code = str(error["message"]), error.get("field"), str(error.get("code", ""))
     except (ValueError, KeyError, TypeError, AttributeError):
-        return Unavailable(f"what answers at {target.api} (from {target.origin}) is no coordinator: HTTP {status}")
+        return Unreachable(f"what answers at {target.api} (from {target.origin}) is no coordinator: HTTP {status}")
     cls = _CLASSES.get(code) or _BY_STATUS.get(status, AstraError)
     return InvalidRequest(message, field) if issubclass(cls, InvalidRequest) else cls(message)
 
@@ -216,7 +227,7 @@ def _object(content: bytes, target: Target) -> Json:
     except ValueError:
         document = None
     if not isinstance(document, dict):
-        raise Unavailable(f"what answers at {target.api} (from {target.origin}) is no coordinator: not a JSON object")
+        raise Unreachable(f"what answers at {target.api} (from {target.origin}) is no coordinator: not a JSON object")
     return cast(Json, document)
 
 

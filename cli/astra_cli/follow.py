@@ -52,10 +52,12 @@ class Patience:
     Waits for what is away, and says so once.
 
     Attributes:
+        known: The coordinator has answered before. One that never did is not waited for.
         of_coordinator: Also says when it is the coordinator that is away. Of two that wait for it, one does.
     """
 
     narrator: Narrator
+    known: bool = False
     of_coordinator: bool = True
     away_since: float | None = None
     told: bool = False
@@ -64,10 +66,13 @@ class Patience:
         """It is there."""
         if self.told:
             self.narrator.note("going on")
-        self.away_since, self.told = None, False
+        self.known, self.away_since, self.told = True, None, False
 
     async def wait(self, error: AstraError) -> None:
-        """Pause before the next try. Raises *error* when patience is at its end."""
+        """Pause before the next try. Raises *error* when patience is at its end, or has no reason to begin."""
+        self.known = self.known or not isinstance(error, Unreachable) or error.broke_off
+        if not self.known:
+            raise error
         now = time.monotonic()
         self.away_since = self.away_since if self.away_since is not None else now
         if not self.told and (self.of_coordinator or not isinstance(error, Unreachable)):
@@ -130,6 +135,13 @@ async def follow_log(
             await patience.wait(error)
 
 
+async def expect_log(client: Client, name: str, rank: int, attempt: int | None) -> None:
+    """Of a followed log that was empty. Raises: NotFound when there never was one: the run ended before it started."""
+    with suppress(*_AWAY):  # its end has been seen: nothing is to be waited for
+        async for _ in client.logs(name, rank, attempt=attempt, tail_bytes=0):
+            pass
+
+
 async def follow_run(client: Client, name: str, narrator: Narrator) -> Job:
     """Tell of the run until it has ended, with rank 0's log; returns it as it ended."""
     watch = _Watch(client, name, narrator)
@@ -157,7 +169,7 @@ class _Watch:
     """Id of the last event that was told."""
 
     async def until_ended(self) -> Job:
-        patience = Patience(self.narrator)
+        patience = Patience(self.narrator, known=True)
         while True:
             try:
                 document = await self.client.job(self.name)
@@ -198,13 +210,14 @@ class _Watch:
                 self.narrator.event(event, document)
 
     def _log_of(self, job: Job) -> None:
-        """Have the log of rank 0's attempt told, once."""
+        """Have the logs of rank 0's attempts told, each once: of those that ended between two polls as well."""
         leader = next((worker for worker in job.status.workers if worker.rank == 0), None)
-        if leader is None or leader.attempt is None or leader.state not in _WROTE:
+        if leader is None or leader.attempt is None:
             return
-        if leader.attempt > self.queued:
-            self.queued = leader.attempt
-            self.attempts.put_nowait(leader.attempt)
+        newest = leader.attempt if leader.state in _WROTE else leader.attempt - 1
+        for attempt in range(self.queued + 1, newest + 1):
+            self.queued = attempt
+            self.attempts.put_nowait(attempt)
 
     async def logs(self) -> None:
         """One attempt's log after the other. One that does not end holds up the next no longer than `DRAIN_S`."""
@@ -218,7 +231,7 @@ class _Watch:
         self.drained.set()
 
     async def _log(self, attempt: int) -> None:
-        patience = Patience(self.narrator, of_coordinator=False)
+        patience = Patience(self.narrator, known=True, of_coordinator=False)
         lines = Lines()
         # A log that is not there (yet, or any more) is no reason to stop telling of the run.
         with suppress(NotFound, Conflict, InvalidRequest, *_AWAY):

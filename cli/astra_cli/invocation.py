@@ -12,16 +12,10 @@ from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import click
-from click.shell_completion import CompletionItem
 
-from astra_agent.errors import AstraError
-from astra_cli import context
+from astra_cli import completing, context
 from astra_cli.client import Client
 from astra_cli.output import Output
-
-COMPLETION_TIMEOUT_S = 2.0
-"""A shell that waits for names must not wait long."""
-
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -70,19 +64,4 @@ def ask(invocation: Invocation, question: Callable[[Client], Awaitable[R]]) -> R
 
 
 def run_argument(command: F) -> F:
-    return click.argument("run", shell_complete=_run_names)(command)
-
-
-def _run_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Names of runs, for the shell; none when the coordinator is slow or away."""
-    flags = context.Flags(*(ctx.params.get(name) or "" for name in ("api", "token", "workspace")))
-
-    async def names(client: Client) -> list[str]:
-        async with asyncio.timeout(COMPLETION_TIMEOUT_S):
-            return [item["metadata"]["name"] for item in (await client.jobs())["items"]]
-
-    try:
-        found = ask(Invocation(flags, Output()), names)
-    except (AstraError, TimeoutError):
-        return []
-    return [CompletionItem(name) for name in found if name.startswith(incomplete)]
+    return click.argument("run", shell_complete=completing.runs)(command)

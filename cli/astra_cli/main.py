@@ -20,6 +20,18 @@ from astra_cli.output import complain
 
 INTERRUPTED = 130
 
+_WORDS = (
+    (". (Did you mean", " (did you mean"),
+    (". Did you mean", "; did you mean"),
+    ("'[", "'"),
+    ("]'", "'"),
+    (". Choose from", "; choose from"),
+    ("valid integer range", "valid integer"),
+    ("valid float range", "valid number"),
+    ("valid float", "valid number"),
+)
+"""click's words, and ours for people who know no Python."""
+
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="astraeus", prog_name="astra")
@@ -54,6 +66,9 @@ def invoke(arguments: Sequence[str]) -> int:
         status = cli.main(list(arguments), prog_name="astra", standalone_mode=False)
     except click.exceptions.Abort:
         return INTERRUPTED
+    except click.exceptions.NoArgsIsHelpError as error:  # a group alone: its help is the answer, not a sentence
+        sys.stderr.write(error.format_message() + "\n")
+        return 2
     except click.ClickException as error:
         complain(_usage(error))
         return 2
@@ -77,10 +92,13 @@ def _fail(error: BaseException) -> int:
 
 
 def _usage(error: click.ClickException) -> str:
-    """click's message as our sentence, with the help that has the answer."""
-    message = error.format_message().strip().rstrip(".")
+    """click's message as one sentence of ours, with the help that has the answer."""
+    message = " ".join(error.format_message().split()).rstrip(".")
+    for theirs, ours in _WORDS:
+        message = message.replace(theirs, ours)
     path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "astra"
-    return f"{message[:1].lower()}{message[1:]}; see `{path} --help`"
+    see = " See" if message.endswith("?") else "; see"
+    return f"{message[:1].lower()}{message[1:]}{see} `{path} --help`"
 
 
 if __name__ == "__main__":

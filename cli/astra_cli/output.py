@@ -43,6 +43,13 @@ class Output:
     def line(self, *cells: Cell, between: str = "  ") -> None:
         self.out.print(Text(between).join(Text(cell.text, style=cell.style) for cell in cells))
 
+    def progress(self, cell: Cell) -> None:
+        """What is being done: on standard error where standard output is for a document."""
+        if self.as_json:
+            self.note(cell.text, cell.style)
+        else:
+            self.line(cell)
+
     def note(self, text: str, style: str = "dim") -> None:
         """For the person, not for the pipe."""
         self.err.print(Text(text, style=style))

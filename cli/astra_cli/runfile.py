@@ -5,6 +5,7 @@ What `astra run` submits: a file's document, or one made of flags. Pure; the coo
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,25 @@ Json = dict[str, Any]
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _UNITS_BYTES = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40, "K": 10**3, "M": 10**6, "G": 10**9}
+
+_TEMPLATE = r"\bspec\.task_template\."
+_RESOURCES = rf"{_TEMPLATE}requested_resources\."
+_FLAGS = (
+    (r"\bmetadata\.name\b", "--name"),
+    (rf"{_RESOURCES}machines\b", "--machines"),
+    (rf"{_RESOURCES}gpu_requests\.count\b", "--gpus"),
+    (rf"{_RESOURCES}cpu_cores\b", "--cpus"),
+    (rf"{_RESOURCES}memory_bytes\b", "--memory"),
+    (rf"{_TEMPLATE}time_limit_seconds\b", "--time-limit"),
+    (rf"{_TEMPLATE}image\b", "--image"),
+    (rf"{_TEMPLATE}env\b", "--env"),
+    (rf"({_TEMPLATE})?datavolume_refs\[\d+\](\.\w+)?", "--drive"),
+    (rf"{_TEMPLATE}(command|args(\[\d+\])?)", "the command after `--`"),
+    (r"\bspec\.start\b|\bstart:?(?= \"?(Gang|MinAvailable|Independent)\b)", "--start"),
+    (r"\bspec\.on_failure\b|\bon_failure:?(?= \"?(RestartJob|RestartTask|FailJob)\b)", "--on-failure"),
+    (r', or \{"min".*?\}', ""),  # a range has no flag
+)
+"""Fields of the spec in sentences, and the flags that they came from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +54,7 @@ class RunFlags:
     time_limit: str | None = None
     cpu_cores: float | None = None
     memory: str | None = None
+    preflight: bool | None = None
     command: tuple[str, ...] = ()
 
 
@@ -95,6 +116,8 @@ def build(flags: RunFlags) -> Json:
     if flags.gpus is not None:
         resources["gpu_requests"] = {"count": flags.gpus}
     if flags.cpu_cores is not None:
+        if not math.isfinite(flags.cpu_cores):
+            raise InvalidRequest(f"--cpus must be a number of cores such as 4, not {flags.cpu_cores}", "--cpus")
         resources["cpu_cores"] = flags.cpu_cores
     if flags.memory is not None:
         resources["memory_bytes"] = byte_count(flags.memory, "--memory")
@@ -116,7 +139,16 @@ def build(flags: RunFlags) -> Json:
         spec["start"] = start
     if flags.on_failure:
         spec["on_failure"] = flags.on_failure
+    if flags.preflight:
+        spec["preflight"] = True
     return {"metadata": {"name": flags.name}, "spec": spec}
+
+
+def in_flags(sentence: str) -> str:
+    """The coordinator's sentence about a document that `build` made, for who wrote flags and knows no document."""
+    for path, flag in _FLAGS:
+        sentence = re.sub(path, flag, sentence)
+    return sentence
 
 
 def seconds(text: str, field: str) -> int:

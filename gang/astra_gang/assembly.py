@@ -24,6 +24,7 @@ from astra_gang.link import Links
 from astra_gang.loop import Loop, Settings
 from astra_gang.naming import Naming
 from astra_gang.probing import Probing
+from astra_gang.prover import Prover
 from astra_gang.roster import Roster
 from astra_gang.store import Loaded
 from astra_gang.streams import Streams
@@ -40,6 +41,7 @@ class Parts:
     ground: Ground
     loop: Loop
     links: Links
+    prover: Prover
     app: web.Application
     desk: Desk
     term: int
@@ -90,7 +92,8 @@ async def assemble(
         term=term,
     )
     desk = Desk(clock=clock, loop=loop, settings=config.policy)
-    return Parts(ground, loop, links, api.application(links, streams, operator), desk, term)
+    prover = Prover(roster=roster, streams=streams, post=loop.post)
+    return Parts(ground, loop, links, prover, api.application(links, streams, operator), desk, term)
 
 
 @contextlib.asynccontextmanager
@@ -99,7 +102,7 @@ async def serving(parts: Parts, sockets: Sequence[socket.socket]) -> AsyncIterat
     async with asyncio.TaskGroup() as group:
         tasks = [
             group.create_task(parts.ground.run(parts.links, parts.desk)),
-            group.create_task(parts.loop.run(parts.links)),
+            group.create_task(parts.loop.run(parts.links, parts.prover)),
         ]
         try:
             async with _served(parts, sockets):

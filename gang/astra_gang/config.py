@@ -12,8 +12,11 @@ from typing import Any
 from astra_agent.errors import InvalidRequest
 from astra_gang.core import Policy
 
-POLICY_FIELDS = tuple(f.name for f in fields(Policy) if f.name not in ("start", "on_failure", "time_limit_s"))
+_OF_SPECS = ("start", "on_failure", "time_limit_s", "preflight")
+POLICY_FIELDS = tuple(f.name for f in fields(Policy) if f.name not in _OF_SPECS)
 """What `[policy]` may set: bounds and budgets. How a run starts and fails is in its spec."""
+PROVE_MIN_S = 5.0
+"""For everybody to find everybody, and a few rounds."""
 
 _POLICY = Policy()
 _JUDGED_LATER_S = 45.0
@@ -254,10 +257,14 @@ def _policy(value: object, field: str) -> Policy:
     if unknown:
         raise InvalidRequest(f"{field}.{unknown[0]} is no setting; there are {', '.join(POLICY_FIELDS)}", field)
     given: dict[str, Any] = {
-        name: _count(v, f"{field}.{name}") if not name.endswith("_s") else _number(v, f"{field}.{name}", 0)
+        name: _count(v, f"{field}.{name}") if not name.endswith("_s") else _number(v, f"{field}.{name}", _least(name))
         for name, v in value.items()
     }
     return replace(Policy(), **given)
+
+
+def _least(setting: str) -> float:
+    return PROVE_MIN_S if setting == "prove_s" else 0.0
 
 
 _NAMESPACE = re.compile(r"[a-zA-Z0-9-]{1,128}")

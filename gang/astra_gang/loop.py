@@ -25,6 +25,7 @@ from astra_gang.foyer import Foyer, is_unasked
 from astra_gang.ledger import Draft, Ledger
 from astra_gang.performer import Agents, Performer
 from astra_gang.planner import Planner
+from astra_gang.prover import Prover
 from astra_gang.publisher import Publisher
 from astra_gang.roster import Roster
 from astra_gang.sightings import is_on, slot_seen, watched
@@ -108,6 +109,7 @@ class Loop:
         versions = itertools.count(1)
         self._publisher = Publisher(settings.term, versions)
         self._agents: Agents | None = None
+        self._prover: Prover | None = None
         self._teller: Teller | None = None
         self._performer = Performer(
             clock=clock, engine=engine, roster=roster, post=self.post, term=settings.term, versions=versions
@@ -185,12 +187,13 @@ class Loop:
 
     # The loop --------------------------------------------------------------------------------------------------------
 
-    async def run(self, agents: Agents) -> None:
+    async def run(self, agents: Agents, prover: Prover) -> None:
         """Until cancelled. Starts with what is outstanding: there is no other recovery."""
-        self._agents = agents
+        self._agents, self._prover = agents, prover
         if self._settings.tells_slots:
             self._teller = Teller(clock=self._clock, term=self._settings.term, send=agents.send, state=self._state_of)
         async with asyncio.TaskGroup() as group:
+            group.create_task(prover.run())
             group.create_task(self._performer.run(agents))
             group.create_task(self._planner.run())
             await self._give_back_strays()
@@ -283,6 +286,8 @@ class Loop:
     def _act(self, runs: Iterable[RunRecord]) -> None:
         for run in runs:
             self._performer.look(run)
+            if self._prover is not None:
+                self._prover.look(run)
             if run.state.adopted:
                 for called in self.adopted_changes:
                     called()

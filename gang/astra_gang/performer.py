@@ -137,7 +137,7 @@ class Performer:
                 stop = wire.Stop(slot=slot, term=self._term, attempt=attempt, grace_s=grace_s)
                 self._send(run.state, decision.machine, stop)
             case _:
-                pass  # Place is the planner's; sentences are events already
+                pass  # Place is the planner's, Prove the prover's; sentences are events already
 
     def _arm(self, run: RunRecord, decision: Arm) -> None:
         """An agent that calls the leader's slot ready without an address holds up its run, until `arm_timeout_s`."""

@@ -89,7 +89,13 @@ class Conductor:
     async def _open(self) -> None:
         secret = secrets.token_hex(16)
         asked: dict[str, Question] = {
-            endpoint.name: Open(rank=rank, secret=secret, address=endpoint.address, max_bps=self._settings.max_bps)
+            endpoint.name: Open(
+                rank=rank,
+                secret=secret,
+                address=endpoint.address,
+                max_bps=self._settings.max_bps,
+                device=self._settings.device,
+            )
             for rank, endpoint in enumerate(self._company.endpoints)
         }
         ports = []
@@ -97,7 +103,13 @@ class Conductor:
         for name, answer in (await self._company.ask_all(asked, _OPEN_S)).items():
             if isinstance(answer, Opened):
                 known = self._company.machines[name]
-                known.peer = known.peer.model_copy(update={"port": answer.port, "packet_port": answer.packet_port})
+                known.peer = known.peer.model_copy(
+                    update={
+                        "port": answer.port,
+                        "packet_port": answer.packet_port,
+                        "address": answer.address or known.peer.address,
+                    }
+                )
                 ports.append(
                     Port(name, known.peer.address, answer.device, answer.driver, answer.mtu, answer.speed_bps,
                          answer.duplex)

@@ -32,11 +32,16 @@ def split(
 def split_pairs(
     names: Sequence[str], slow: Mapping[tuple[str, str], bool]
 ) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
-    """The same from pairs, each with whether it was slow; None without one that was."""
-    sides = _Sides(names)
+    """
+    The same from pairs, each with whether it was slow; None without one that was. Of a machine that was in no pair
+    nothing is known, and of groups that no pair joins neither.
+    """
+    in_pairs = {name for pair in slow for name in pair}
+    measured = [name for name in names if name in in_pairs]
+    sides = _Sides(measured)
     if not any(slow.values()) or not all(sides.join(*pair, differ=differ) for pair, differ in slow.items()):
         return None
-    return _divided(names, sides)
+    return _divided(measured, sides) if len({sides.side(name)[0] for name in measured}) == 1 else None
 
 
 def _divided(names: Sequence[str], sides: _Sides) -> tuple[tuple[str, ...], tuple[str, ...]] | None:

@@ -78,13 +78,16 @@ def slow(evidence: Evidence) -> tuple[Slow, ...]:
         and (finding := _of_machine(name, sent.get(name, ()), received.get(name, ()), sound)) is not None
     ]
     blamed = {name for finding in found if finding.sick for name in finding.machines}
-    ways = [
-        _way(pair, best[pair], sound)
+    slow_ways = [
+        pair
         for pair in _confirmed(evidence, best)
         if blamed.isdisjoint(pair)
         and set(evidence.cpu_bound).isdisjoint(pair)
         and sound.is_below([best[pair]], WAY_RATIO)
     ]
+    found += (lone := _of_lone_machines(slow_ways, best, sound))
+    blamed = {name for finding in lone for name in finding.machines}
+    ways = [_way(pair, best[pair], sound) for pair in slow_ways if blamed.isdisjoint(pair)]
     return tuple(sorted((*found, *ways), key=lambda finding: (not finding.sick, finding.ratio)))
 
 
@@ -164,6 +167,23 @@ def _machine(name: str, sends: float | None, receives: float | None, *, sick: bo
     return Slow(kind, (name,), ratio, sick, sentence)
 
 
+def _of_lone_machines(slow_ways: Sequence[Directed], best: Mapping[Directed, float], sound: Sound) -> list[Slow]:
+    """Machines that were measured with too few partners, and were slow with each, while these are fine with others."""
+    fine = [pair for pair, rate in best.items() if rate >= SICK_RATIO * sound.middle]
+    senders, receivers = {pair[0] for pair in fine}, {pair[1] for pair in fine}
+    sends = {pair[0]: best[pair] for pair in slow_ways if pair[0] not in senders and pair[1] in receivers}
+    receives = {pair[1]: best[pair] for pair in slow_ways if pair[1] not in receivers and pair[0] in senders}
+    return [
+        _machine(
+            name,
+            sound.ratio([sends[name]]) if name in sends else None,
+            sound.ratio([receives[name]]) if name in receives else None,
+            sick=True,
+        )
+        for name in dict.fromkeys((*sends, *receives))
+    ]
+
+
 def _way(pair: Directed, rate: float, sound: Sound) -> Slow:
     ratio = sound.ratio([rate])
     sentence = (
@@ -186,10 +206,11 @@ def _split(
     split = halves.split(names, evidence.rings, suspects) if suspects else None
     if split is None:
         return None
-    one = frozenset(split[0])
-    inside = [rate >= SICK_RATIO * sound.middle for (a, b), rate in best.items() if (a in one) == (b in one)]
-    between = [rate < SICK_RATIO * sound.middle for (a, b), rate in best.items() if (a in one) != (b in one)]
-    agree = all(rows and sum(rows) >= _AGREE * len(rows) for rows in (inside, between))
+    one, other = map(frozenset, split)
+    fine = {pair: rate >= SICK_RATIO * sound.middle for pair, rate in best.items()}
+    inside = [[is_fine for pair, is_fine in fine.items() if side.issuperset(pair)] for side in (one, other)]
+    between = [not is_fine for pair, is_fine in fine.items() if one.isdisjoint(pair[:1]) != one.isdisjoint(pair[1:])]
+    agree = all(rows and sum(rows) >= _AGREE * len(rows) for rows in (*inside, between))
     return split if agree else None
 
 

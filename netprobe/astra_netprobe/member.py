@@ -101,19 +101,23 @@ class Member:
         if question.protocol != messages.PROTOCOL:
             theirs, ours = question.protocol, messages.PROTOCOL
             return Failed(sentence=f"the conductor speaks protocol {theirs}, this machine {ours}: update both")
+        if question.device and not (address := port.address_of(question.device)):
+            devices = ", ".join(port.with_addresses()) or "none"
+            return Failed(sentence=f"there is no port {question.device} with an IPv4 address here: there are {devices}")
+        address = address if question.device else question.address
         secret = bytes.fromhex(question.secret)
         stack = contextlib.ExitStack()
-        door = stack.enter_context(Door(question.address, question.rank, secret))
-        facts = port.of_address(question.address)
+        door = stack.enter_context(Door(address, question.rank, secret))
+        facts = port.of_address(address)
         self._opened, self._door = stack, door
         bounds = [bound for bound in (question.max_bps, self._max_bps) if bound]
-        self._caller = Caller(question.rank, question.address, secret, min(bounds, default=0.0))
+        self._caller = Caller(question.rank, address, secret, min(bounds, default=0.0))
         self._mtu = facts.mtu or 1500
         no_rdma = "its rate is bounded" if bounds else rdma.missing(self._root)
         return Opened(
             port=door.port, packet_port=door.packet_port, device=facts.device, driver=facts.driver, mtu=facts.mtu,
             speed_bps=facts.speed_bps, duplex=facts.duplex, rdma=() if no_rdma else rdma.ports(self._root),
-            no_rdma=no_rdma,
+            no_rdma=no_rdma, address=address if question.device else "",
         )  # fmt: skip
 
     def _do(self, question: Question, door: Door, caller: Caller) -> Answer:

@@ -57,7 +57,9 @@ class Open(Message):
     secret: str = Field(pattern=r"^[0-9a-f]{32}$")
     address: str
     max_bps: float = Field(default=0.0, ge=0)
-    """What each connection may send; 0: as much as goes."""
+    """What this machine may send to a peer; 0: as much as goes."""
+    device: str = Field(default="", pattern=r"^[^\s/]{0,15}$")
+    """A network port whose address takes the place of *address*."""
 
 
 class FindPeers(Message):
@@ -176,6 +178,8 @@ class Opened(Message):
     speed_bps: float = 0.0
     duplex: Literal["", "half", "full"] = ""
     rdma: tuple[RdmaPort, ...] = ()
+    address: str = ""
+    """What peers reach this machine at, of the port that was asked for; empty: what the conductor knows."""
     no_rdma: str = ""
     """Why RDMA can't be measured here; empty when it can, or when nobody looked."""
 

@@ -42,6 +42,18 @@ def of_address(address: str) -> PortFacts:
     return PortFacts()
 
 
+def address_of(device: str) -> str:
+    """The IPv4 address of a port; empty when it has none, or is not there."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        return _address(asking, device)
+
+
+def with_addresses() -> tuple[str, ...]:
+    """Names of the ports that have an IPv4 address."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        return tuple(name for _, name in socket.if_nameindex() if _address(asking, name))
+
+
 def _address(asking: socket.socket, name: str) -> str:
     answer = _ask(asking, _ADDRESS, name, b"")
     return socket.inet_ntoa(answer[20:24]) if answer else ""

@@ -34,11 +34,14 @@ def findings(evidence: Evidence) -> list[tuple[str, tuple[str, ...]]]:
     for name in _cut_off(evidence, failed):
         found.append((f"{name} is cut off: nobody reaches it and it reaches nobody, though it is up", (name,)))
         failed = [reach for reach in failed if name not in (reach.source, reach.target)]
+    blamed: list[str] = []
     while failed:
         name, towards = _most_common(failed)
         mine = [reach for reach in failed if (reach.target if towards else reach.source) == name]
         failed = [reach for reach in failed if reach not in mine]
-        found.append((_sentence(mine, name, evidence), (name,)))
+        known = next((one for one in blamed if all(one in (reach.source, reach.target) for reach in mine)), None)
+        blamed.append(known or name)
+        found.append((_sentence(mine, name, evidence), (known or name,)))
     return found
 
 

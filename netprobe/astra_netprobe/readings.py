@@ -6,7 +6,7 @@ Machines are named, never numbered: a reading makes sense without the round that
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 Outcome = Literal["reached", "refused", "rejected", "no_neighbour", "silent", "stranger"]
@@ -184,3 +184,23 @@ class Evidence:
     @property
     def flows(self) -> tuple[Flow, ...]:
         return tuple(flow for flows in self.rounds for flow in flows)
+
+    def without(self, name: str) -> Evidence:
+        """Of the others alone; all-reduces, in which this machine took part, say nothing of them then."""
+        rounds = (tuple(f for f in flows if name not in (f.sender, f.receiver)) for flows in self.rounds)
+        return replace(
+            self,
+            machines=tuple(machine for machine in self.machines if machine != name),
+            ports=tuple(port for port in self.ports if port.machine != name),
+            reaches=tuple(reach for reach in self.reaches if name not in (reach.source, reach.target)),
+            packets=tuple(packet for packet in self.packets if name not in (packet.sender, packet.receiver)),
+            sizes=(),
+            rings=(),
+            rounds=tuple(flows for flows in rounds if flows),
+            trips=tuple(trip for trip in self.trips if name not in (trip.one, trip.other)),
+            wrongs=tuple(wrong for wrong in self.wrongs if name not in (wrong.sender, wrong.receiver)),
+            absent={machine: why for machine, why in self.absent.items() if machine != name},
+            cpu_bound=tuple(machine for machine in self.cpu_bound if machine != name),
+            rdma=tuple(flow for flow in self.rdma if name not in (flow.sender, flow.receiver)),
+            no_rdma={machine: why for machine, why in self.no_rdma.items() if machine != name},
+        )

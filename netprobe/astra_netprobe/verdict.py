@@ -7,11 +7,13 @@ and never sick either.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from astra_netprobe import localise, rdma_verdict, reach, stats, tables
+from astra_netprobe.plan import Directed
 from astra_netprobe.readings import Evidence, LargePacket, Port, Wrong
 
 TCP_SHARE_MIN = 0.85
@@ -94,11 +96,12 @@ def judge(evidence: Evidence, asked: Asked | None = None) -> Verdict:
 
 
 def _wrong(wrongs: Sequence[Wrong]) -> list[_Finding]:
+    blamed = _to_blame([(wrong.sender, wrong.receiver) for wrong in wrongs], prefer=1)
     return [
         _Finding(
             f"{wrong.elements} {'element' if wrong.elements == 1 else 'elements'} from {wrong.sender} to "
             f"{wrong.receiver} arrived changed; the link between them corrupts data",
-            (wrong.receiver,),
+            (blamed[wrong.sender, wrong.receiver],),
         )
         for wrong in sorted(wrongs, key=lambda wrong: -wrong.elements)
     ]
@@ -106,22 +109,34 @@ def _wrong(wrongs: Sequence[Wrong]) -> list[_Finding]:
 
 def _black_holes(packets: Sequence[LargePacket]) -> list[_Finding]:
     holes = [packet for packet in packets if packet.small_arrived and not packet.large_arrived]
+    blamed = _to_blame([(hole.sender, hole.receiver) for hole in holes], prefer=0)
     return [
         _Finding(
             f"packets of {hole.mtu} bytes from {hole.sender} to {hole.receiver} vanish while small ones arrive: "
             f"an MTU black hole on the way from {hole.sender} to {hole.receiver}",
-            _common(hole, holes),
+            (blamed[hole.sender, hole.receiver],),
         )
         for hole in holes
     ]
 
 
-def _common(hole: LargePacket, holes: Sequence[LargePacket]) -> tuple[str, ...]:
-    """The end of a hole that more than one hole shares, else the sender, whose MTU is too large for the way."""
-    for name in (hole.sender, hole.receiver):
-        if sum(name in (other.sender, other.receiver) for other in holes) > 1:
-            return (name,)
-    return (hole.sender,)
+def _to_blame(ways: Sequence[Directed], *, prefer: int) -> dict[Directed, str]:
+    """
+    For each way that is at fault the machine that most of them have in common: its peers are not at fault themselves.
+
+    Args:
+        prefer: The end that has to go where both have equally many: the receiver of what was changed (1), the sender of
+            packets that are too large for a way (0).
+    """
+    blamed: dict[Directed, str] = {}
+    left = list(ways)
+    while left:
+        counts = Counter(name for way in left for name in way)
+        ends = [way[end] for way in left for end in (prefer, 1 - prefer)]
+        name = max(ends, key=lambda end: counts[end])
+        blamed |= {way: name for way in left if name in way}
+        left = [way for way in left if name not in way]
+    return blamed
 
 
 def _duplex(ports: Sequence[Port]) -> list[_Finding]:

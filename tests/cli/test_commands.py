@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from astra_agent.inventory.document import dump
 from astra_cli import doctor
 from astra_cli.main import invoke
 from tests.agent.inventory.captured import inventory
-from tests.fakes.api import FakeApi, event, job
+from tests.fakes.api import TOKEN, FakeApi, event, job
 
 RUN_FILE = {"metadata": {"name": "first-gang"}, "spec": {"start": "Gang", "task_template": {"image": "host"}}}
 
@@ -42,20 +43,52 @@ def test_a_pending_run_says_why_it_waits(api: FakeApi, capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize(
-    "words",
-    [["status"], ["status", "first-gang"], ["ranks", "first-gang"], ["events", "first-gang"], ["nodes"]],
-    ids=" ".join,
+    ("words", "path"),
+    [
+        (["status"], "/jobs"),
+        (["status", "first-gang"], "/jobs/first-gang"),
+        (["run", "FILE"], "/jobs/first-gang"),
+        (["stop", "first-gang"], "/jobs/first-gang/stop"),
+        (["ranks", "first-gang"], "/jobs/first-gang/ranks"),
+        (["events", "first-gang"], "/jobs/first-gang/events"),
+        (["dns", "show"], "/names"),
+        (["nodes"], "/v1/machines"),
+        (["nodes", "m-1"], "/v1/machines/m-1"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_json_is_the_coordinators_own_document(
-    api: FakeApi, capsys: pytest.CaptureFixture[str], words: list[str]
+    api: FakeApi, run_file: Path, capsys: pytest.CaptureFixture[str], words: list[str], path: str
 ) -> None:
-    assert invoke([*words, "--json"]) == 0
-    assert isinstance(json.loads(capsys.readouterr().out), dict)
+    api.events = [event(1, "Looking for machines")]
+    api.job = job(a_field_of_tomorrow={"n": 1})
+    assert invoke([*(str(run_file) if word == "FILE" else word for word in words), "--json"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out) == said_by(api, path)
+    assert captured.err == ""
+
+
+def said_by(api: FakeApi, path: str) -> object:
+    """What the API itself answers there, asked without the client."""
+    url = api.url + (path if path.startswith("/v1") else f"/v1/workspaces/default{path}")
+    method = "POST" if path.endswith("/stop") else "GET"
+    question = urllib.request.Request(url, method=method, headers={"Authorization": f"Bearer {TOKEN}"})
+    with urllib.request.urlopen(question, timeout=30) as answer:
+        document: object = json.load(answer)
+    return document
 
 
 def test_the_commands_are_those_of_astra_astraeus_too(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["astraeus", "status", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["items"][0]["metadata"]["name"] == "first-gang"
+
+
+def test_a_run_is_submitted_by_the_other_name_too(
+    api: FakeApi, run_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke(["astraeus", "run", str(run_file)]) == 0
+    assert api.submitted == [RUN_FILE]
+    assert capsys.readouterr().out == "first-gang submitted: 2 workers.\n"
 
 
 def test_ranks_show_the_attempt_that_was_asked_for(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,15 +111,47 @@ def test_logs_are_the_bytes_that_were_written(api: FakeApi, capfdbinary: pytest.
     assert capfdbinary.readouterr().out == api.logs[0]
 
 
+@pytest.mark.parametrize("cut_after", [0, 333], ids=["before the first byte", "later"])
 def test_a_followed_log_that_breaks_off_goes_on_where_it_was(
-    api: FakeApi, capfdbinary: pytest.CaptureFixture[bytes]
+    api: FakeApi, capfdbinary: pytest.CaptureFixture[bytes], cut_after: int
 ) -> None:
     api.logs = {0: b"".join(b"line %d\n" % n for n in range(200))}
-    api.cut_after = 333
+    api.cut_after = cut_after
     assert invoke(["logs", "first-gang", "-f"]) == 0
     captured = capfdbinary.readouterr()
     assert captured.out == api.logs[0]
     assert b"does not answer" in captured.err
+
+
+@pytest.mark.parametrize("words", [[], ["-f"], ["-f", "--tail", "9"], ["-f", "--json"]], ids=" ".join)
+def test_the_log_of_a_run_that_never_started_is_status_3(
+    api: FakeApi, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    api.job = job(phase="Failed")
+    assert invoke(["logs", "first-gang", *words]) == 3
+    assert complaint(capsys) == "astra: first-gang-0 never started: there is no log\n"
+
+
+def test_an_empty_log_of_a_worker_that_did_start_is_no_error(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+    api.logs = {0: b""}
+    assert invoke(["logs", "first-gang", "-f"]) == 0
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("what", ["logs", "events"])
+def test_a_coordinator_that_was_never_there_is_not_waited_for(
+    api: FakeApi, capsys: pytest.CaptureFixture[str], what: str
+) -> None:
+    api.stop()
+    assert invoke([what, "first-gang", "-f"]) == 6
+    assert "no coordinator answers at" in complaint(capsys)
+
+
+@pytest.mark.parametrize("what", ["logs", "events"])
+def test_what_is_no_coordinator_is_not_waited_for(api: FakeApi, capsys: pytest.CaptureFixture[str], what: str) -> None:
+    api.refusal = (502, {"oops": 1})
+    assert invoke([what, "first-gang", "-f"]) == 6
+    assert "is no coordinator: HTTP 502" in complaint(capsys)
 
 
 def test_exec_hands_on_output_and_exit_code(api: FakeApi, capfd: pytest.CaptureFixture[str]) -> None:
@@ -168,6 +233,22 @@ def test_a_refusal_of_the_api_is_its_sentence_and_status_2(
     assert complaint(capsys) == f"astra: {sentence}\n"
 
 
+CORES = "spec.task_template.requested_resources.cpu_cores"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(["--name", "n", "--image", "host", "--cpus", "-1"], "--cpus is"), (["FILE"], f"{CORES} is")],
+    ids=["flags", "file"],
+)
+def test_a_refusal_names_what_was_written_flags_or_fields(
+    api: FakeApi, run_file: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    api.refusal = (400, {"error": {"message": f"{CORES} is -1: no", "field": CORES, "code": "InvalidRequest"}})
+    assert invoke(["run", *(str(run_file) if word == "FILE" else word for word in words)]) == 2
+    assert complaint(capsys) == f"astra: {said} -1: no\n"
+
+
 def test_a_run_that_is_not_there_is_status_3(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["status", "other"]) == 3
     assert "there is no run other" in complaint(capsys)
@@ -218,9 +299,14 @@ FLAGS = ["run", "--name", "n", "--image", "host"]
         ([*FLAGS, "--time-limit", "1w"], "--time-limit must be a time such as"),
         ([*FLAGS, "--memory", "1 GB"], "--memory must be a size such as"),
         (["status", "--api", "localhost:7410"], "--api must be an address such as"),
-        (["logs", "r", "minus"], "is not a valid integer"),
+        (["logs", "r", "minus"], "invalid value for 'RANK': 'minus' is not a valid integer; see `astra logs --help`"),
         (["frobnicate"], "no such command 'frobnicate'; see `astra --help`"),
+        (["stats"], "no such command 'stats' (did you mean"),
         (["status", "--frob"], "see `astra status --help`"),
+        (["run", "--folow"], "no such option '--folow'; did you mean '--follow'? See `astra run --help`"),
+        ([*FLAGS, "--start", "gang"], "invalid value for '--start': 'gang' is not one of 'Gang', 'MinAvailable', 'In"),
+        (["run", "--cpus", "x"], "invalid value for '--cpus': 'x' is not a valid number; see `astra run --help`"),
+        (["completion"], "missing argument 'SHELL'; choose from: bash, zsh, fish; see `astra completion --help`"),
         (["run", "--name", "n", "--", "true"], "true is no file, and --image is missing"),
         (["run", "--name", "n", "--", "sh", "-c", "true"], "--image is missing"),
         (["dev", "link", "--machine", "m-1"], "say what the link is to be"),
@@ -235,6 +321,21 @@ def test_what_is_said_wrong_is_one_sentence_and_status_2(
     assert invoke(words) == 2
     assert part in complaint(capsys)
     assert api.submitted == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [[], ["dns"], ["astraeus"], ["netcheck"], ["agent"], ["nomad"]],
+    ids=lambda words: " ".join(words) or "astra",
+)
+def test_a_group_alone_is_answered_with_its_help(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    assert invoke(words) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(f"Usage: {' '.join(['astra', *words])} [OPTIONS] COMMAND [ARGS]...\n")
+    assert "\nCommands:\n" in captured.err
+    assert "; see `" not in captured.err
+    assert "...\n" not in captured.err.partition("\n")[2], "a command's line is cut off"
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish", "bash"])

@@ -108,7 +108,7 @@ def test_drives_and_settings_are_checked(tmp_path: Path) -> None:
         drive(f"data={tmp_path}/none")
     with pytest.raises(InvalidRequest, match="--set has no 'colour'; there are"):
         setting("colour=1")
-    for wrong in ("backoff_first_s", "backoff_first_s=soon"):
+    for wrong in ("backoff_first_s", "backoff_first_s=soon", "backoff_first_s=inf", "backoff_first_s=nan"):
         with pytest.raises(InvalidRequest, match="--set must be NAME=NUMBER"):
             setting(wrong)
 

@@ -80,6 +80,20 @@ async def test_each_attempts_log_is_told_once(api: FakeApi) -> None:
     assert notes.lines == ["zero", "one"]
 
 
+async def test_the_log_of_an_attempt_that_ended_between_two_polls_is_told(api: FakeApi) -> None:
+    api.job = job(phase="Starting", attempt=0)
+    api.logs = {0: b"ImportError: no module\n", 1: b"one\n"}
+    notes = Notes()
+    async with client(api) as talking:
+        following = asyncio.create_task(follow_run(talking, "first-gang", notes))
+        await until(lambda: "Starting" in notes.phases, "the start")
+        api.job = job(phase="Starting", attempt=1)
+        await until(lambda: notes.lines, "the log of the attempt that was never seen to run")
+        api.job = job(phase="Completed", attempt=1)
+        await asyncio.wait_for(following, 20)
+    assert notes.lines == ["ImportError: no module", "one"]
+
+
 @pytest.mark.parametrize(
     ("reason", "sentences", "before"),
     [

@@ -6,7 +6,9 @@ import asyncio
 import io
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 from matplotlib import image
@@ -16,6 +18,7 @@ from astra_agent.errors import InvalidRequest
 from astra_cli.netcheck import plot
 from astra_cli.netcheck.endpoints import Standing
 from astra_cli.netcheck.lead import lead
+from astra_cli.netcheck.lead_rails import lead_rails
 from astra_cli.output import Output
 from astra_netprobe.matrix import Matrix
 from astra_netprobe.responder import Responder
@@ -110,6 +113,23 @@ async def test_on_a_terminal_the_matrix_is_shown_as_it_fills_and_drawn_at_the_en
     assert code in (0, 1), output.out.file
     assert "Gbit/s, from row to column" in screen.getvalue()
     assert two[0].name in file.read_text()
+
+
+async def test_several_ports_are_told_each_by_itself_and_the_worst_decides(two: list[Standing]) -> None:
+    out = Console(file=io.StringIO())
+    code = await lead_rails(
+        Output(out=out), None, two, ("lo", "ib7"), token=TOKEN, asked=Asked(), settings=replace(QUICK, budget_s=6)
+    )
+    text = cast(io.StringIO, out.file).getvalue()
+    assert code in (1, 3), text  # 1 where a busy machine's loopback is uneven
+    told = text.partition("\n\n")[0]
+    assert "there is no port ib7 with an IPv4 address here: there are lo" in told and "\nlo: " in f"\n{told}"
+    assert "\nlo by itself\n" in text and "\nib7 by itself\n" in text
+
+
+async def test_a_port_that_is_named_twice_is_refused(two: list[Standing]) -> None:
+    with pytest.raises(InvalidRequest, match="names a port twice: lo, lo"):
+        await lead_rails(Output(), None, two, ("lo", "lo"), token=TOKEN, asked=Asked(), settings=QUICK)
 
 
 async def test_what_can_not_be_drawn_is_said_before_anything_is_measured(tmp_path: Path) -> None:

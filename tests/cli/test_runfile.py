@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from astra_agent.errors import InvalidRequest
-from astra_cli.runfile import RunFlags, build, byte_count, named, parse, seconds
+from astra_cli.runfile import RunFlags, build, byte_count, in_flags, named, parse, seconds
+from astra_gang.spec import parse as checked
 
 
 def test_yaml_and_json_give_the_same_document() -> None:
@@ -57,11 +60,12 @@ def test_several_machines_are_a_gang_unless_said_otherwise(flags: RunFlags, star
 def test_every_flag_finds_its_place_in_the_spec() -> None:
     flags = RunFlags(
         "n", "host", machines=2, gpus=16, on_failure="FailJob", env=("A=1",), drives=("d:/data:ro", "c:/ckpt"),
-        time_limit="24h", cpu_cores=1.5, memory="2Gi", command=("python3", "t.py"),
+        time_limit="24h", cpu_cores=1.5, memory="2Gi", preflight=True, command=("python3", "t.py"),
     )  # fmt: skip
     assert build(flags)["spec"] == {
         "start": "Gang",
         "on_failure": "FailJob",
+        "preflight": True,
         "task_template": {
             "image": "host",
             "command": "python3",
@@ -97,3 +101,37 @@ def test_a_time_limit_of_another_form_is_refused(text: str) -> None:
 )
 def test_a_size_has_units(text: str, value: int) -> None:
     assert byte_count(text, "--memory") == value
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        ({"cpu_cores": -1.0}, "--cpus is -1.0: right is"),
+        ({"machines": 0}, "--machines is 0: right is a whole number from 1 to 4096"),
+        ({"gpus": -1}, "--gpus is -1: right is"),
+        ({"memory": "0"}, "--memory is 0: right is"),
+        ({"time_limit": "0"}, "--time-limit is 0: right is"),
+        ({"env": ("A B=1",)}, '--env has "A B": a variable'),
+        ({"drives": ("x:/a", "y:/a")}, '--drive is "/a", as in --drive: give each its own'),
+        ({"name": "UP"}, '--name is "UP": a run'),
+        ({"image": " "}, '--image is " ": give'),
+        ({"command": ("",)}, "the command after `--` is empty: name a program"),
+        (
+            {"start": "Independent", "machines": 3},
+            '--start "Independent" with 3 workers is not available yet: set --start Gang',
+        ),
+        ({"machines": 2, "gpus": 3}, "Cannot plan workers: cannot evenly distribute 3 gpus across 2 machines"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, dict) else "",
+)
+def test_what_the_coordinator_refuses_is_said_of_the_flags(flags: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        checked(build(RunFlags(**{"name": "n", "image": "host", **flags})))
+    said = in_flags(str(caught.value))
+    assert said.startswith(sentence)
+    assert "spec." not in said
+
+
+def test_a_number_of_cores_is_one() -> None:
+    with pytest.raises(InvalidRequest, match="--cpus must be a number of cores such as 4, not nan"):
+        build(RunFlags("n", "host", cpu_cores=float("nan")))

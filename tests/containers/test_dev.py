@@ -54,11 +54,13 @@ def test_a_cluster_runs_a_gang_and_comes_back_with_its_records(cluster: DevClust
     cluster.astra("stop", "one")
     eventually(lambda: cluster.phase("one") == "Stopped", "one is stopped")
 
-    cluster.astra("dev", "stop")
+    assert cluster.json("dev", "stop") == {"state": str(cluster.state), "was_running": True, "purged": False}
     cluster.check_nothing_left()
     assert "no coordinator is known" in cluster.astra("status", code=6)
 
-    cluster.start()
+    told = cluster.json("dev", "--detach")
+    assert told == {"state": str(cluster.state), **cluster.json("dev", "env")}
+    assert told["ASTRA_API"] == cluster.json("dev", "status")["api"]
     assert len(cluster.json("nodes")["items"]) == 2
     assert cluster.phase("one") == "Stopped"
     assert cluster.astra("logs", "one", "1") == "rank 1 of 2 at 10.83.1.1\n"

@@ -16,7 +16,7 @@ import pytest
 from astra_agent.errors import Conflict, InvalidRequest, Stale, Unavailable
 from astra_agent.wire import RunRef, SlotRequest
 from astra_gang.clock import Reading
-from astra_gang.core import AttemptSeen, Phase, Slot
+from astra_gang.core import AttemptSeen, Phase, Proof, Slot
 from astra_gang.engines.book import BookEntry, Hold
 from astra_gang.engines.nomad.api import NomadApi
 from astra_gang.engines.nomad.shelf import Shelf
@@ -125,7 +125,9 @@ async def test_what_was_committed_is_there_after_a_restart_as_it_was(case: Case)
     run = record(machines=3, gpus=6)
     slot = Slot("llama-u1-0", "m1", gpus=(1, 2), attempts=(AttemptSeen(0, "exited", code=137, oom=True),), rev=4)
     workers = (replace(run.state.workers[0], slot=slot), *run.state.workers[1:])
-    run = RunRecord(run.spec, replace(run.state, workers=workers, avoid=(("m2", 12.5),), phase=Phase.RUNNING))
+    proof = Proof(("llama-u1-0", "llama-u1-1"), 11.5, "sick", "m2 is slow", blamed=("m2",))
+    state = replace(run.state, workers=workers, avoid=(("m2", 12.5),), phase=Phase.RUNNING, proof=proof)
+    run = RunRecord(run.spec, replace(state, policy=replace(state.policy, preflight=True, prove_s=7.5)))
     await case.store.commit(Batch(NOW, runs=(run,), events=(event("u1", 1),), book=(entry("llama-u1-0"),)))
     loaded = await (await case.again()).load()
     assert loaded.runs == (run,)

@@ -17,7 +17,9 @@ import aiohttp
 from pydantic import TypeAdapter
 
 from astra_agent import wire
+from astra_netprobe.messages import QUESTION, Failed
 from tests.fakes.agent_socket import FakeAgentSocket
+from tests.fakes.probe_member import FakeMember
 from tests.fakes.runs import facts
 
 _TO_AGENT: TypeAdapter[wire.ToAgent] = TypeAdapter(wire.ToAgent)
@@ -51,6 +53,10 @@ class FakeAgent(FakeAgentSocket):
         logs: Output by (slot, attempt).
         break_off: Logs end without being closed.
         log_sent: Bytes of logs that went out.
+        network: Rates of slow links by address, as `FakeMember` has them; a cluster's agents share it.
+        answers_probes: While it is not set, a probe waits for this machine.
+        refuses_probes: A sentence, when it takes no part in any.
+        probes, probes_most: Probes that it takes part in, now and at any time.
     """
 
     def __init__(self, name: str, folder: Path, token: str, gpus: int = 8) -> None:
@@ -70,6 +76,11 @@ class FakeAgent(FakeAgentSocket):
         self.logs: dict[tuple[str, int], bytes] = {}
         self.break_off = False
         self.log_sent = 0
+        self.network: dict[str, float] = {}
+        self.answers_probes = asyncio.Event()
+        self.answers_probes.set()
+        self.refuses_probes = ""
+        self.probes = self.probes_most = 0
         self.looked_ahead: wire.LookAhead | None = wire.LookAhead()
         """What it says of a run that is submitted; None: it closes without a word."""
         self.boot = "boot-1"
@@ -269,6 +280,29 @@ class FakeAgent(FakeAgentSocket):
                 case wire.LookAheadRequest():
                     if self.looked_ahead is not None:
                         await socket.send_str(self.looked_ahead.model_dump_json())
+                case wire.ProbeRequest():
+                    await self._take_part(socket)
+
+    async def _take_part(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        """Until the other side closes, whatever it has asked meanwhile."""
+        asked: asyncio.Queue[str] = asyncio.Queue()
+        answering = asyncio.ensure_future(self._answer_probe(socket, asked))
+        self.probes += 1
+        self.probes_most = max(self.probes_most, self.probes)
+        try:
+            async for message in socket:
+                asked.put_nowait(message.data)
+        finally:
+            answering.cancel()
+            self.probes -= 1
+
+    async def _answer_probe(self, socket: aiohttp.ClientWebSocketResponse, asked: asyncio.Queue[str]) -> None:
+        member = FakeMember(self.network)
+        while True:
+            question = QUESTION.validate_json(await asked.get())
+            await self.answers_probes.wait()
+            refusal = Failed(sentence=self.refuses_probes) if self.refuses_probes else None
+            await socket.send_str((refusal or member.answer(question)).model_dump_json())
 
     def look_up(self, request: wire.LookupRequest) -> wire.Lookup:
         """Every name is 10.0.0.1, but for `nobody`, which can't be asked about."""

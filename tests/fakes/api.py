@@ -57,7 +57,8 @@ class FakeApi:
     """
     Attributes:
         job: The run that every question is answered with; None: there is none.
-        logs: By attempt. A followed log ends when it is complete, or is cut after *cut_after* bytes, once.
+        logs: By attempt; one that is not here never started.
+            A followed log ends when it is complete, or is cut after *cut_after* bytes, once.
         execs: What each exec asked, and what it then got from standard input.
         inventory: Of the machine; None: it is not known.
     """
@@ -202,7 +203,10 @@ class FakeApi:
         })  # fmt: skip
 
     async def _logs(self, request: web.Request) -> web.StreamResponse:
-        data = self.logs.get(int(request.query.get("attempt", max(self.logs, default=0))), b"")
+        attempt = int(request.query.get("attempt", max(self.logs, default=0)))
+        if attempt not in self.logs and request.query.get("follow") != "true":
+            return _error(404, "NotFound", "first-gang-0 never started: there is no log")
+        data = self.logs.get(attempt, b"")
         response = web.StreamResponse()
         await response.prepare(request)
         if self.cut_after is not None:

@@ -41,6 +41,7 @@ class FakeCluster:
     """
     Attributes:
         agents: By machine, with links to whatever coordinator is there.
+        network: Rates of slow links, by address; probes find them.
         parts: Of the coordinator that runs now.
         nomad: With *on_nomad*, the version: what holds the machines, whatever becomes of the coordinator.
     """
@@ -51,6 +52,9 @@ class FakeCluster:
         self.clock = FakeClock()
         self.store = MemoryStore()
         self.agents = {f"m{i}": FakeAgent(f"m{i}", folder, AGENT, gpus) for i in range(1, machines + 1)}
+        self.network: dict[str, float] = {}
+        for agent in self.agents.values():
+            agent.network = self.network
         self.config = Config(
             state_dir=folder,
             operator_token_file=folder / "unused",

@@ -306,6 +306,18 @@ async def test_following_a_log_before_the_start_waits_for_it(cluster: FakeCluste
     assert await reading == b"hello\n"
 
 
+async def test_a_log_that_never_began_ends_empty_and_then_is_none(cluster: FakeCluster) -> None:
+    slow = cluster.agents["m2"]
+    slow.slow = True
+    await cluster.request("POST", "jobs", json=document())
+    await until(lambda: slow.held)
+    reading = asyncio.ensure_future(log(cluster, "?follow=true"))
+    await cluster.request("POST", "jobs/llama/stop")
+    assert await reading == b""
+    status, answer = await cluster.request("GET", "jobs/llama/logs?tail_bytes=0")
+    assert (status, answer["error"]["message"]) == (404, "llama-0 never started: there is no log")
+
+
 @pytest.mark.parametrize(
     ("query", "status", "sentence"),
     [

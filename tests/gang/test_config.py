@@ -77,6 +77,8 @@ def test_a_whole_file_is_read(tmp_path: Path) -> None:
         ({"runs_kept": -1}, "runs_kept is -1: it must be a whole number from 0"),
         ({"policy": 3}, "policy is 3: it must be a table"),
         ({"policy": {"start": "Gang"}}, "policy.start is no setting; there are stop_grace_s"),
+        ({"policy": {"preflight": True}}, "policy.preflight is no setting; there are stop_grace_s"),
+        ({"policy": {"prove_s": 2}}, "policy.prove_s is 2: it must be a number from 5"),
         ({"policy": {"budget": 1.5}}, "policy.budget is 1.5: it must be a whole number"),
         ({"policy": {"silence_s": 315}}, "policy.silence_s is 315: it must be more than disconnect_limit_s and"),
         ({"policy": {"backoff_first_s": "10s"}}, "policy.backoff_first_s is '10s': it must be a number from 0"),

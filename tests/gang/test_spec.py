@@ -150,6 +150,22 @@ def test_machines_are_a_number_or_a_range(machines: object, expected: tuple[int,
     assert parse(as_document(spec)) == spec
 
 
+@pytest.mark.parametrize(("given", "expected"), [(True, True), (False, False), (None, False)])
+def test_a_preflight_is_wanted_or_not(given: bool | None, expected: bool) -> None:
+    spec = parse(document(spec={"preflight": given} if given is not None else {}))
+    assert spec.preflight is expected
+    assert policy(spec, Policy()).preflight is expected
+    assert as_document(spec)["spec"].get("preflight") is given
+
+
+def test_a_preflight_is_true_or_false() -> None:
+    assert refusal(document(spec={"preflight": "yes"})) == (
+        "spec.preflight",
+        'spec.preflight is "yes", a string: right is true, to have the network between the machines proved before any '
+        "program starts, or false",
+    )
+
+
 def test_the_core_s_policy_takes_limits_from_the_spec_and_the_rest_from_the_settings() -> None:
     settings = Policy(barrier_timeout_s=60, budget=3)
     found = policy(parse(document(spec={"on_failure": "FailJob"}, time_limit_seconds=90)), settings)
@@ -324,9 +340,9 @@ def test_what_is_not_there_yet_is_refused_by_name(given: object, field: str, sen
     assert refusal(given) == (field, sentence)
 
 
-@pytest.mark.parametrize("name", ["leader_group", "complete_with", "preflight", "spares", "segment"])
+@pytest.mark.parametrize("name", ["leader_group", "complete_with", "spares", "segment"])
 def test_no_field_that_nothing_serves_is_taken_in_silence(name: str) -> None:
-    value = {"leader_group": "a", "complete_with": "a", "preflight": True, "spares": 1, "segment": 4}[name]
+    value = {"leader_group": "a", "complete_with": "a", "spares": 1, "segment": 4}[name]
     field, sentence = refusal(document(spec={name: value}))
     assert field == f"spec.{name}"
     assert "not available yet" in sentence

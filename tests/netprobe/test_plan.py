@@ -128,6 +128,20 @@ def test_several_bad_ports_are_all_named(count: int) -> None:
     assert round_count(evidence) <= ROUNDS_MAX
 
 
+@pytest.mark.parametrize("count", [6, 8, *LARGE])
+@pytest.mark.parametrize("bad", [2, 3])
+def test_several_machines_that_are_slow_both_ways_are_no_half(count: int, bad: int) -> None:
+    """Each hop of theirs is slow in both rings, as if they were behind an uplink: what they reach together tells."""
+    if 2 * bad >= count:
+        return
+    names = machines(count)
+    slow = {names[(1 + i * count // 3) % count]: 0.02 * LINE for i in range(bad)}
+    evidence = probe(Network(names, noise=0.05, sends=slow, receives=slow))
+    assert {found.kind for found in localise.slow(evidence)} <= {"both_ways", "sends", "receives"}
+    assert set(judge(evidence).blamed) == set(slow)
+    assert round_count(evidence) <= ROUNDS_MAX
+
+
 def test_rounds_grow_with_what_is_wrong_and_not_with_the_machines() -> None:
     rounds = {count: round_count(probe(Network(machines(count), sends={"m-1": 0.2 * LINE}))) for count in LARGE[1:]}
     assert max(rounds.values()) <= min(rounds.values()) + 4

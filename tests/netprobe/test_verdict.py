@@ -71,6 +71,12 @@ def test_a_single_pair_that_fails_names_both_ends() -> None:
     assert verdict.sentence.startswith("a connection from m-1 to m-3 is dropped")
 
 
+def test_of_a_pair_that_fails_in_both_directions_one_has_to_go() -> None:
+    reaches = (Reach("m-1", "m-3", "silent"), Reach("m-3", "m-1", "silent"))
+    verdict = judge(replace(SOUND, reaches=reaches))
+    assert len(verdict.blamed) == 1 and len(verdict.more) == 1
+
+
 def test_a_machine_that_neither_reaches_nor_is_reached_is_cut_off() -> None:
     pairs = [(one, other) for one in FOUR for other in FOUR if one != other]
     reaches = tuple(Reach(*pair, "silent" if "m-2" in pair else "reached") for pair in pairs)
@@ -82,6 +88,39 @@ def test_a_machine_that_neither_reaches_nor_is_reached_is_cut_off() -> None:
 def test_changed_elements_name_the_link_that_changed_them() -> None:
     verdict = judge(replace(SOUND, wrongs=(Wrong("m-1", "m-2", 3),)))
     assert verdict.sentence == "3 elements from m-1 to m-2 arrived changed; the link between them corrupts data"
+
+
+@pytest.mark.parametrize("sick", FOUR)
+def test_a_machine_whose_link_changes_data_both_ways_is_blamed_alone(sick: str) -> None:
+    wrongs = tuple(Wrong(*pair, 1 + i) for i, pair in enumerate(ways_of(sick)))
+    assert judge(replace(SOUND, wrongs=wrongs)).blamed == (sick,)
+    assert judge(replace(SOUND, wrongs=wrongs[:3])).blamed == (sick,)
+
+
+@pytest.mark.parametrize("sick", FOUR)
+def test_a_machine_behind_a_black_hole_is_blamed_alone(sick: str) -> None:
+    holes = tuple(LargePacket(*pair, 9000, small_arrived=True, large_arrived=False) for pair in ways_of(sick))
+    assert judge(replace(SOUND, packets=holes)).blamed == (sick,)
+
+
+@pytest.mark.parametrize("sick", FOUR)
+def test_a_machine_that_was_measured_with_one_partner_is_blamed_and_its_partner_is_not(sick: str) -> None:
+    """The time was over before it met the others."""
+    partner, third = [name for name in FOUR if name != sick][:2]
+    slow = tuple(Flow(*pair, 0.02 * LINE) for pair in ((sick, partner), (partner, sick)) for _ in range(3))
+    fine = tuple(Flow(*pair, 0.95 * LINE) for pair in ((third, partner), (partner, third)))
+    verdict = judge(replace(SOUND, rounds=(slow, fine)))
+    assert verdict.blamed == (sick,)
+    assert verdict.sentence == (
+        f"{sick} sends at 0.02 and receives at 0.02 of the others' median; the link of {sick} is slow in both "
+        "directions"
+    )
+
+
+def ways_of(name: str) -> list[tuple[str, str]]:
+    """From and to all the others."""
+    others = [other for other in FOUR if other != name]
+    return [(name, other) for other in others] + [(other, name) for other in others]
 
 
 def test_a_black_hole_names_its_way_and_a_dead_way_is_none() -> None:

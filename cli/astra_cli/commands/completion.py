@@ -7,11 +7,11 @@ from click.shell_completion import get_completion_class
 
 
 @click.command()
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]), metavar="SHELL")
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
     """
-    Print the completion script for a shell.
+    Print the completion script for a shell: bash, zsh or fish.
 
     \b
     bash: eval "$(astra completion bash)"

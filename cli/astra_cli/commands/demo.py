@@ -10,6 +10,7 @@ import click
 
 import astra_cli
 from astra_agent.errors import HostFault, InvalidRequest
+from astra_cli import completing
 from astra_cli import demo as demonstration
 from astra_cli.commands.dev import purge
 from astra_cli.dev import supervisor, sweep
@@ -22,7 +23,11 @@ INTERRUPTED = 130
 
 @click.command(hidden=True)
 @click.option(
-    "--state", type=Path, default=demonstration.STATE, metavar="DIR", help="State folder; removed afterwards."
+    "--state",
+    type=completing.FOLDER,
+    default=demonstration.STATE,
+    metavar="DIR",
+    help="State folder; removed afterwards.",
 )
 def demo(state: Path) -> int:
     """Start a cluster of four, run the first gang, kill a worker, watch it start again, clean up."""

@@ -18,8 +18,8 @@ import click
 import astra_cli
 from astra_agent import errors
 from astra_agent.errors import AstraError, HostFault, InvalidRequest, NotFound
-from astra_cli import context, render
-from astra_cli.dev import control, files, lock, network, played, requests, supervisor, sweep, topology
+from astra_cli import completing, context, render
+from astra_cli.dev import checking, control, files, lock, network, played, requests, supervisor, sweep, topology
 from astra_cli.dev.cluster import Cluster
 from astra_cli.dev.plan import ClusterPlan, Layout, drive, layout, setting
 from astra_cli.invocation import json_option
@@ -29,13 +29,20 @@ from astra_cli.reading import read
 INTERRUPTED = 130
 DEFAULT_MACHINES = 4
 
-state_option = click.option("--state", metavar="DIR", help="State folder [ASTRA_DEV_STATE, /var/lib/astraeus/dev].")
+state_option = click.option(
+    "--state",
+    metavar="DIR",
+    shell_complete=completing.folders,
+    help="State folder [ASTRA_DEV_STATE, /var/lib/astraeus/dev].",
+)
 
 
 @click.group(invoke_without_command=True)
 @click.option("--machines", type=int, metavar="N", help="How many machines to simulate [4].")
 @click.option("--gpus-per-machine", "gpus", type=int, metavar="N", help="GPUs that each says it has [0].")
-@click.option("--topology", "topology_file", type=Path, metavar="FILE", help="YAML or JSON: what each machine has.")
+@click.option(
+    "--topology", "topology_file", type=completing.FILE, metavar="FILE", help="YAML or JSON: what each machine has."
+)
 @click.option("--drive", "drives", multiple=True, metavar="NAME=PATH", help="A folder that runs may mount by name.")
 @click.option(
     "--network",
@@ -56,22 +63,30 @@ state_option = click.option("--state", metavar="DIR", help="State folder [ASTRA_
 )
 @click.option("--detach", is_flag=True, help="Return once it is up; `astra dev stop` ends it.")
 @state_option
+@json_option
 @click.pass_context
-def dev(ctx: click.Context, /, state: str | None, port: int | None, detach: bool, **shape: Any) -> int | None:
+def dev(
+    ctx: click.Context, /, state: str | None, port: int | None, detach: bool, as_json: bool, **shape: Any
+) -> int | None:
     """
     A cluster of simulated machines on this one.
 
     Without a subcommand: start it, and stop it with Ctrl-C.
 
     Started again with the same state folder it has the same machines (unless told otherwise), runs and images.
+
+    With --json one document is printed once it is up: its state folder and what `astra dev env` prints.
     """
     ctx.obj = state
     if ctx.invoked_subcommand is not None:
         return None
-    supervisor.require_root()
     where = layout(context.dev_state(os.environ, state))
     plan = _plan(where, **shape)
-    return _detach(plan, where, port or 0) if detach else _foreground(plan, where, port or 0)
+    checking.check(plan, where)
+    supervisor.require_root()
+    output = Output(as_json=as_json)
+    output.progress(render.Cell(f"Astraeus dev cluster, state in {where.state}", "bold"))
+    return _detach(output, plan, where, port or 0) if detach else _foreground(output, plan, where, port or 0)
 
 
 def _plan(
@@ -107,11 +122,11 @@ def _example_drive() -> dict[str, str]:
     return {"examples": str(folder)} if (folder / "first-gang.json").is_file() else {}
 
 
-def _foreground(plan: ClusterPlan, where: Layout, port: int) -> int:
-    output = Output()
-
+def _foreground(output: Output, plan: ClusterPlan, where: Layout, port: int) -> int:
     async def run() -> bool:
-        keeper = supervisor.Supervisor(plan, where, lambda sentence: output.line(render.Cell(f"  {sentence}")), port)
+        keeper = supervisor.Supervisor(
+            plan, where, lambda sentence: output.progress(render.Cell(f"  {sentence}")), port
+        )
         await keeper.run(introduce)
         return keeper.interrupted
 
@@ -119,16 +134,13 @@ def _foreground(plan: ClusterPlan, where: Layout, port: int) -> int:
         _introduce(output, cluster.layout, "Ctrl-C stops it.")
         await supervisor.until_stopped()
 
-    output.line(render.Cell(f"Astraeus dev cluster, state in {where.state}", "bold"))
     interrupted = asyncio.run(run())
-    output.line(render.Cell("stopped; nothing runs any more, runs and images are kept"))
+    output.progress(render.Cell("stopped; nothing runs any more, runs and images are kept"))
     return INTERRUPTED if interrupted else 0
 
 
-def _detach(plan: ClusterPlan, where: Layout, port: int) -> int:
+def _detach(output: Output, plan: ClusterPlan, where: Layout, port: int) -> int:
     """Start the supervisor as a process of its own, and tell what it does until the cluster is up."""
-    output = Output()
-    output.line(render.Cell(f"Astraeus dev cluster, state in {where.state}", "bold"))
     where.logs.mkdir(parents=True, exist_ok=True, mode=0o700)
     request = json.dumps({"plan": plan.to_json(), "state": str(where.state), "port": port})
     with (where.logs / "dev.log").open("ab") as log:
@@ -162,13 +174,17 @@ def _told(process: subprocess.Popen[str], output: Output) -> bool:
         if "error" in document:
             process.wait()
             raise getattr(errors, document["error"]["code"], AstraError)(document["error"]["message"])
-        output.line(render.Cell(f"  {document['say']}"))
+        output.progress(render.Cell(f"  {document['say']}"))
     return False
 
 
 def _introduce(output: Output, where: Layout, ending: str) -> None:
     """What to do next, with lines that can be copied."""
     lines = _exports(where)
+    if output.as_json:
+        output.document({"state": str(where.state), **lines})
+        output.out.file.flush()
+        return
     output.line(render.Cell(f"The cluster is up: {lines['ASTRA_API']}. {ending}", "bold green"))
     if where.state != context.DEV_STATE:
         output.line(render.Cell(f"  export ASTRA_DEV_STATE={shlex.quote(str(where.state))}"))
@@ -189,22 +205,26 @@ def _exports(where: Layout) -> dict[str, str]:
 @dev.command()
 @state_option
 @click.option("--purge", "forget", is_flag=True, help="Also forget runs, images and logs.")
+@json_option
 @click.pass_obj
-def stop(inherited: str | None, state: str | None, forget: bool) -> None:
+def stop(inherited: str | None, state: str | None, forget: bool, as_json: bool) -> None:
     """
     End the cluster and all that runs in it.
 
     Also what a killed one left. Runs and images are kept.
     """
-    output, where = Output(), where_is(state, inherited)
-    there = supervisor.stop(where, lambda sentence: output.line(render.Cell(f"  {sentence}")))
-    if forget and where.state.is_dir():
+    output, where = Output(as_json=as_json), where_is(state, inherited)
+    there = supervisor.stop(where, lambda sentence: output.progress(render.Cell(f"  {sentence}")))
+    purged = forget and where.state.is_dir()
+    if purged:
         purge(where)
-        output.line(render.Cell(f"stopped; nothing is left of {where.state}"))
+        output.progress(render.Cell(f"stopped; nothing is left of {where.state}"))
     elif there:
-        output.line(render.Cell("stopped; nothing runs any more, runs and images are kept"))
+        output.progress(render.Cell("stopped; nothing runs any more, runs and images are kept"))
     else:
-        output.line(render.Cell(f"no dev cluster with its state in {where.state} was running"))
+        output.progress(render.Cell(f"no dev cluster with its state in {where.state} was running"))
+    if as_json:
+        output.document({"state": str(where.state), "was_running": there, "purged": purged})
 
 
 def purge(where: Layout) -> None:

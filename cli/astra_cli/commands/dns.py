@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from astra_agent.errors import NotFound
-from astra_cli import documents, render
+from astra_cli import completing, documents, render
 from astra_cli.client import Client, Json
 from astra_cli.invocation import Invocation, ask, talks
 
@@ -18,7 +18,7 @@ def dns() -> None:
 
 
 @dns.command()
-@click.argument("run", required=False)
+@click.argument("run", required=False, shell_complete=completing.runs)
 @talks
 def show(invocation: Invocation, run: str | None) -> None:
     """The names of the workspace's live runs, or of one."""
@@ -37,8 +37,11 @@ def show(invocation: Invocation, run: str | None) -> None:
 
 
 @dns.command()
-@click.argument("name")
-@click.option("--as", "worker", required=True, metavar="RUN-RANK", help="The worker who asks; RUN is its rank 0.")
+@click.argument("name", shell_complete=completing.workers)
+@click.option(
+    "--as", "worker", required=True, metavar="RUN-RANK", help="The worker who asks; RUN is its rank 0.",
+    shell_complete=completing.workers,
+)  # fmt: skip
 @click.option("--type", "rtype", type=click.Choice(TYPES, case_sensitive=False), default="A", help="Type of record.")
 @talks
 def query(invocation: Invocation, name: str, worker: str, rtype: str) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from astra_cli import context
+from astra_cli import completing, context
 from astra_cli import doctor as doctors
 from astra_cli.commands import machine
 from astra_cli.invocation import json_option
@@ -25,10 +25,14 @@ MARKS = {
 
 
 @click.command()
-@click.option("--agent", "agents", multiple=True, type=Path, metavar="SOCKET", help="Ask this agent, too.")
-@click.option("--state", metavar="DIR", help="Where a dev cluster's data would lie.")
-@click.option("--capture", "file", type=Path, metavar="FILE", help="Look at a captured machine instead of this one.")
-@click.option("--root", type=Path, metavar="DIR", help="Look at a machine whose files were laid out in a folder.")
+@click.option("--agent", "agents", multiple=True, type=completing.FILE, metavar="SOCKET", help="Ask this agent, too.")
+@click.option("--state", metavar="DIR", shell_complete=completing.folders, help="Where a dev cluster's data would lie.")
+@click.option(
+    "--capture", "file", type=completing.FILE, metavar="FILE", help="Look at a captured machine instead of this one."
+)
+@click.option(
+    "--root", type=completing.FOLDER, metavar="DIR", help="Look at a machine whose files were laid out in a folder."
+)
 @json_option
 def doctor(agents: tuple[Path, ...], state: str | None, file: Path | None, root: Path | None, as_json: bool) -> int:
     """What this machine lacks, each with its fix.

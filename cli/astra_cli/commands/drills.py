@@ -8,12 +8,15 @@ from typing import Any
 import click
 
 from astra_agent.errors import InvalidRequest, NotFound
+from astra_cli import completing
 from astra_cli.commands.dev import state_option, where_is
 from astra_cli.dev import control, files, network, played, requests
 from astra_cli.invocation import json_option
 from astra_cli.output import Output
 
-machine_option = click.option("--machine", required=True, metavar="NAME", help="Such as m-2.")
+machine_option = click.option(
+    "--machine", required=True, metavar="NAME", help="Such as m-2.", shell_complete=completing.dev_machines
+)
 
 
 @click.command()
@@ -38,7 +41,8 @@ def link(
         raise InvalidRequest("say what the link is to be: --rate 200mbit, --rate none, --down or --up")
     wanted = None if rate is None else network.parse_rate(rate)
     request = requests.LinkRequest(machine=machine, rate_bit_s=wanted, up=up if up or down else None)
-    now = asyncio.run(control.ask(where_is(state, inherited), request))
+    answer = asyncio.run(control.ask(where_is(state, inherited), request))
+    now = {name: answer[name] for name in ("up", "rate_bit_s")}  # as `dev status` has it
     text = f"{machine}: link {'up' if now['up'] else 'down'}, {network.rate_text(now['rate_bit_s'])}"
     _show({"name": machine, "link": now}, text, as_json)
 

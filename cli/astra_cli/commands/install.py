@@ -11,6 +11,7 @@ import click
 
 from astra_agent import init
 from astra_agent.errors import Conflict, HostFault
+from astra_cli import completing
 from astra_cli.install import daemons, nomad, sources
 from astra_cli.install.placing import Placing
 from astra_cli.install.plan import Plan, Step
@@ -28,14 +29,20 @@ def _common(command: F) -> F:
     for option in (
         json_option,
         click.option("--dry-run", "dry", is_flag=True, help="Say what would be done, and do nothing."),
-        click.option("--root", type=Path, default=ROOT, metavar="DIR", help="Another root, for a package or an image."),
+        click.option(
+            "--root",
+            type=completing.FOLDER,
+            default=ROOT,
+            metavar="DIR",
+            help="Another root, for a package or an image.",
+        ),
     ):
         command = option(command)
     return command
 
 
 _bin = click.option(
-    "--bin", "bin_folder", type=Path, metavar="DIR", help="Where the programs are [this installation's]."
+    "--bin", "bin_folder", type=completing.FOLDER, metavar="DIR", help="Where the programs are [this installation's]."
 )
 
 
@@ -46,7 +53,11 @@ def agent() -> None:
 
 @click.group()
 def coordinator() -> None:
-    """The coordinator as a service of this machine, where it is no job of Nomad's."""
+    """
+    The coordinator as a service of this machine.
+
+    Where it is no job of Nomad's.
+    """
 
 
 @click.group(name="nomad")
@@ -78,9 +89,16 @@ def install_coordinator(bin_folder: Path | None, root: Path, dry: bool, as_json:
 
 
 @on_nomad.command("install")
-@click.option("--plugin-dir", type=Path, metavar="DIR", help=f"Of Nomad's client [its own, or {nomad.PLUGIN_DIR}].")
 @click.option(
-    "--config-dir", type=Path, default=nomad.CONFIG_DIR, metavar="DIR", help="Of Nomad's client.", show_default=True
+    "--plugin-dir", type=completing.FOLDER, metavar="DIR", help=f"Of Nomad's client [its own, or {nomad.PLUGIN_DIR}]."
+)
+@click.option(
+    "--config-dir",
+    type=completing.FOLDER,
+    default=nomad.CONFIG_DIR,
+    metavar="DIR",
+    help="Of Nomad's client.",
+    show_default=True,
 )
 @click.option("--no-device", is_flag=True, help="Without the device plugin: on machines without GPUs.")
 @_bin
@@ -106,7 +124,7 @@ def install_nomad(
 @agent.command("uninstall")
 @_common
 def uninstall_agent(root: Path, dry: bool, as_json: bool) -> None:
-    """Take away what `astra agent install` put in place and nobody has changed."""
+    """Take away what `install` put in place and nobody has changed."""
     _refuse_running("astra-agent", root)
     then = ("systemctl daemon-reload", "rm -r /var/lib/astraeus, with the logs and records of this machine")
     _uninstall("agent", root, dry, as_json, then)
@@ -115,7 +133,7 @@ def uninstall_agent(root: Path, dry: bool, as_json: bool) -> None:
 @coordinator.command("uninstall")
 @_common
 def uninstall_coordinator(root: Path, dry: bool, as_json: bool) -> None:
-    """Take away what `astra coordinator install` put in place and nobody has changed."""
+    """Take away what `install` put in place and nobody has changed."""
     _refuse_running("astra-coordinator", root)
     _uninstall("coordinator", root, dry, as_json, ("systemctl daemon-reload",))
 
@@ -123,7 +141,7 @@ def uninstall_coordinator(root: Path, dry: bool, as_json: bool) -> None:
 @on_nomad.command("uninstall")
 @_common
 def uninstall_nomad(root: Path, dry: bool, as_json: bool) -> None:
-    """Take away what `astra nomad install` put in place and nobody has changed."""
+    """Take away what `install` put in place and nobody has changed."""
     _uninstall("nomad", root, dry, as_json, ("systemctl restart nomad",))
 
 

@@ -12,9 +12,9 @@ import click
 
 from astra_agent.errors import Unavailable
 from astra_agent.inventory.document import load
-from astra_cli import documents, render
+from astra_cli import completing, documents, render
 from astra_cli.client import Client
-from astra_cli.follow import Lines, Patience, follow_log
+from astra_cli.follow import Lines, Patience, expect_log, follow_log
 from astra_cli.invocation import Invocation, ask, run_argument, talks
 from astra_cli.machine.picture import picture
 from astra_cli.narrator import Quiet
@@ -22,7 +22,7 @@ from astra_cli.output import Output
 
 
 @click.command()
-@click.argument("run", required=False)
+@click.argument("run", required=False, shell_complete=completing.runs)
 @talks
 def status(invocation: Invocation, run: str | None) -> None:
     """How the runs are, or one run and its workers."""
@@ -109,18 +109,21 @@ def logs(
     """What a worker wrote, rank 0 by default."""
 
     async def show(client: Client) -> None:
-        if follow and tail_bytes is None:
+        if follow and tail_bytes is None:  # a tail can't be taken up again where it broke off
             pieces = follow_log(client, run, rank, attempt, Patience(Quiet(invocation.output)))
         else:
             pieces = client.logs(run, rank, attempt=attempt, follow=follow, tail_bytes=tail_bytes)
-        lines = Lines()
+        lines, empty = Lines(), True
         async for piece in pieces:
+            empty = False
             if invocation.output.as_json:
                 _log_records(rank, lines.feed(piece))
             else:
                 sys.stdout.buffer.write(piece)
                 sys.stdout.buffer.flush()
         _log_records(rank, lines.rest())
+        if follow and empty:
+            await expect_log(client, run, rank, attempt)
 
     ask(invocation, show)
 
@@ -132,7 +135,7 @@ def _log_records(rank: int, lines: list[str]) -> None:
 
 
 @click.command()
-@click.argument("machine", required=False, metavar="[NAME]")
+@click.argument("machine", required=False, metavar="[NAME]", shell_complete=completing.machines)
 @talks
 def nodes(invocation: Invocation, machine: str | None) -> None:
     """

@@ -13,6 +13,7 @@ from astra_agent.errors import InvalidRequest
 from astra_agent.inventory import Inventory
 from astra_agent.nvml import read_library
 from astra_agent.sysfs import DirectoryRoot
+from astra_cli import completing
 from astra_cli.machine.answers import answers
 from astra_cli.machine.capturing import capture as captured
 from astra_cli.machine.picture import picture
@@ -30,9 +31,16 @@ def show(inventory: Inventory, output: Output) -> None:
 
 @click.command()
 @click.option(
-    "-o", "--output", "file", type=Path, metavar="FILE", help="Where to; `-`, the default, is standard output."
+    "-o",
+    "--output",
+    "file",
+    type=completing.FILE,
+    metavar="FILE",
+    help="Where to; `-`, the default, is standard output.",
 )
-@click.option("--root", type=Path, default=Path("/"), metavar="DIR", help="Another root than this machine's.")
+@click.option(
+    "--root", type=completing.FOLDER, default=Path("/"), metavar="DIR", help="Another root than this machine's."
+)
 @click.option("--names", is_flag=True, help="Keep names, addresses and serial numbers.")
 def capture(file: Path | None, root: Path, names: bool) -> None:
     """Write this machine down as one JSON file that tests can read.

@@ -9,19 +9,21 @@ import os
 import secrets
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ParamSpec
 
 import click
 
 from astra_agent.errors import AstraError, InvalidRequest, NotFound
-from astra_cli import runfile
+from astra_cli import completing, runfile
 from astra_cli.client import Client
 from astra_cli.invocation import Invocation, ask, run_argument, talks
 from astra_cli.narrator import Quiet
 from astra_cli.netcheck import with_program
 from astra_cli.netcheck.endpoints import Named, Place, standing
 from astra_cli.netcheck.lead import RunProgram, lead
+from astra_cli.netcheck.lead_rails import lead_rails
 from astra_cli.output import complain
 from astra_cli.reading import read
 from astra_netprobe.responder import Limits, Responder
@@ -37,7 +39,7 @@ P = ParamSpec("P")
 @click.group()
 def netcheck() -> None:
     """
-    Measure the network between machines, and name what is wrong with it.
+    Prove the network between machines, or name its fault.
 
     Exit status: 0 sound, 1 below what was asked or a sick link, 2 bad input, 3 it could not be measured.
     """
@@ -62,6 +64,8 @@ def _measures(command: Callable[P, int]) -> Callable[P, int]:
                      help="Compare with the last good result in FILE; keep this one there when it is good."),
         click.option("--plot", "picture", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
                      help="Draw the matrix of pairs into FILE, .svg or .png."),
+        click.option("--rail", "rails", multiple=True, metavar="DEVICE",
+                     help="Over this port, such as eth1; several: each by itself, then all at once."),
         click.option("--min-gbps", type=click.FloatRange(min=0), default=None, metavar="N",
                      help="The rate that the machines' ports ought to have."),
         click.option("--time", "budget_s", type=click.FloatRange(1, 600), default=20.0, show_default=True,
@@ -74,7 +78,7 @@ def _measures(command: Callable[P, int]) -> Callable[P, int]:
 
 
 @netcheck.command()
-@click.argument("file", required=False, metavar="[FILE]")
+@click.argument("file", required=False, metavar="[FILE]", shell_complete=completing.files)
 @click.option("--machines", type=click.IntRange(2), metavar="N", help="Instead of FILE: so many machines.")
 @click.option("--gpus", type=click.IntRange(1), metavar="N", help="GPUs in all, with --machines.")
 @click.option("--interconnect", type=click.Choice(["rdma", "infiniband", "nvlink"]), help="With --machines.")
@@ -152,8 +156,8 @@ def run_(invocation: Invocation, /, run: str, **measure: Any) -> int:
 
 
 @netcheck.command()
-@click.argument("one", metavar="A")
-@click.argument("other", metavar="B")
+@click.argument("one", metavar="A", shell_complete=completing.machines)
+@click.argument("other", metavar="B", shell_complete=completing.machines)
 @_measures
 @talks
 def pair(invocation: Invocation, /, one: str, other: str, **measure: Any) -> int:
@@ -189,9 +193,9 @@ def pair(invocation: Invocation, /, one: str, other: str, **measure: Any) -> int
 )
 def responder(address: str, port: int, at_once: int, max_gbps: float) -> int:
     """
-    Take part in probes on a machine without an agent, until interrupted.
+    Take part in probes on a machine without an agent.
 
-    Only for who knows the token in ASTRA_NETCHECK_TOKEN; without one, a new one is made and printed.
+    Until interrupted. Only for who knows the token in ASTRA_NETCHECK_TOKEN; without one, a new one is made and printed.
     """
     token = os.environ.get(TOKEN, "")
     if not token:
@@ -214,13 +218,19 @@ async def _lead(
     measure: dict[str, Any],
     after: RunProgram | None = None,
 ) -> int:
+    rails, settings = measure["rails"], Settings(budget_s=measure["budget_s"], streams=measure["streams"])
+    token, asked = os.environ.get(TOKEN, ""), Asked(min_bps=1e9 * (measure["min_gbps"] or 0.0))
+    if len(rails) > 1:
+        if measure["save"] or measure["picture"] or after:
+            raise InvalidRequest("--save, --plot and --with go with one --rail, not with several", "--rail")
+        return await lead_rails(invocation.output, client, places, rails, token=token, asked=asked, settings=settings)
     return await lead(
         invocation.output,
         client,
         places,
-        token=os.environ.get(TOKEN, ""),
-        asked=Asked(min_bps=1e9 * (measure["min_gbps"] or 0.0)),
-        settings=Settings(budget_s=measure["budget_s"], streams=measure["streams"]),
+        token=token,
+        asked=asked,
+        settings=replace(settings, device=rails[0] if rails else ""),
         save=measure["save"],
         picture=measure["picture"],
         run_program=after,

@@ -10,12 +10,13 @@ from typing import Any
 import click
 
 from astra_agent.errors import InvalidRequest
-from astra_cli import documents, render, runfile
+from astra_cli import completing, documents, render, runfile
 from astra_cli.client import Client
 from astra_cli.follow import follow_run
 from astra_cli.invocation import Invocation, ask, talks
 from astra_cli.narrator import Story
 from astra_cli.reading import read
+from astra_gang.core import OnFailure, StartPolicy
 
 INTERRUPTED = 130
 EXIT = {"Completed": 0, "Failed": 1, "Stopped": 1}
@@ -23,20 +24,27 @@ REFUSED = 2
 
 
 @click.command()
-@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="FILE | -- COMMAND ARGS…")
+@click.argument(
+    "words", nargs=-1, type=click.UNPROCESSED, metavar="FILE | -- COMMAND ARGS…", shell_complete=completing.files
+)
 @click.option("--name", metavar="NAME", help="The run's name: a DNS label.")
 @click.option(
     "--image", metavar="IMAGE", help="`host`, a reference such as busybox:1.36, or `oci-archive:` and a path."
 )
 @click.option("--machines", type=int, metavar="N", help="How many machines; more than one is a gang.")
 @click.option("--gpus", type=int, metavar="N", help="GPUs in all.")
-@click.option("--start", metavar="POLICY", help="Gang, MinAvailable or Independent.")
-@click.option("--on-failure", metavar="POLICY", help="RestartJob, RestartTask or FailJob.")
+@click.option("--start", type=click.Choice([policy.value for policy in StartPolicy]), help="How its workers start.")
+@click.option(
+    "--on-failure", type=click.Choice([policy.value for policy in OnFailure]), help="What a failed worker leads to."
+)
 @click.option("--env", multiple=True, metavar="K=V", help="A variable for every worker; wins over Astraeus's.")
 @click.option("--drive", "drives", multiple=True, metavar="NAME:/PATH[:ro]", help="Mount a drive of the cluster.")
 @click.option("--time-limit", metavar="TIME", help="Such as 90s, 30m, 24h.")
 @click.option("--cpus", "cpu_cores", type=float, metavar="N", help="CPU cores of each worker.")
 @click.option("--memory", metavar="SIZE", help="Memory of each worker, such as 16Gi.")
+@click.option(
+    "--preflight", is_flag=True, default=None, help="Prove the network between the machines before any program starts."
+)
 @click.option("--follow", "following", is_flag=True, help="Show progress and rank 0's log; exit as the run does.")
 @talks
 def run(invocation: Invocation, /, words: tuple[str, ...], following: bool, **flags: Any) -> int:
@@ -52,7 +60,12 @@ def run(invocation: Invocation, /, words: tuple[str, ...], following: bool, **fl
     With --follow the exit status is the run's: 0 completed, 1 failed or stopped, 2 refused. Ctrl-C leaves it running.
     """
     document = _document(words, flags)
-    job = ask(invocation, lambda client: client.submit(document))
+    try:
+        job = ask(invocation, lambda client: client.submit(document))
+    except InvalidRequest as error:
+        if not flags["image"]:  # a file was read: the fields are those that its writer knows
+            raise
+        raise InvalidRequest(runfile.in_flags(str(error)), error.field) from error
     name = documents.Metadata.model_validate(job["metadata"]).name
     if following:
         return _follow(invocation, name, job)

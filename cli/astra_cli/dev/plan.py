@@ -5,6 +5,7 @@ What a dev cluster is: its machines, its settings, its folders and names. `files
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -196,6 +197,8 @@ def setting(item: str) -> tuple[str, float]:
         if not equals:
             raise ValueError
         number = float(value)
+        if not math.isfinite(number):
+            raise ValueError
     except ValueError:
         raise InvalidRequest(f"--set must be NAME=NUMBER such as backoff_first_s=0, not {item!r}", "--set") from None
     if name not in SETTINGS:

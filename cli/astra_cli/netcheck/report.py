@@ -8,8 +8,9 @@ from typing import Any
 
 from astra_cli.netcheck.program import Ran
 from astra_netprobe import localise, matrix, rdma_verdict, stats, tables
+from astra_netprobe.rails import Rails
 from astra_netprobe.readings import Evidence
-from astra_netprobe.verdict import Verdict
+from astra_netprobe.verdict import Asked, Verdict, judge
 
 Json = dict[str, Any]
 
@@ -43,7 +44,44 @@ def document(evidence: Evidence, verdict: Verdict, ran: Ran | None, *, at: str) 
 
 def text(evidence: Evidence, verdict: Verdict, ran: Ran | None = None) -> str:
     """The verdict first, then the table, the matrix, and what else there is to say."""
-    parts = [verdict.sentence, *verdict.more, *(f"note: {note}" for note in verdict.notes)]
+    return "\n".join([*_said(verdict), *_measured(evidence, ran)]) + "\n"
+
+
+def rails_document(found: Rails, verdict: Verdict, asked: Asked, *, at: str) -> Json:
+    """As `document`, for each port by itself and for all at once."""
+    return {
+        "format": FORMAT,
+        "at": at,
+        "state": verdict.state,
+        "sentence": verdict.sentence,
+        "more": list(verdict.more),
+        "notes": list(verdict.notes),
+        "blamed": list(verdict.blamed),
+        "exit": verdict.exit,
+        "alone": {
+            device: document(evidence, judge(evidence, asked), None, at=at) for device, evidence in found.alone.items()
+        },
+        "together": {
+            device: document(evidence, judge(evidence, asked), None, at=at)
+            for device, evidence in found.together.items()
+        },
+    }
+
+
+def rails_text(found: Rails, verdict: Verdict) -> str:
+    """The verdict on all ports, then what was measured on each by itself."""
+    parts = _said(verdict)
+    for device, evidence in found.alone.items():
+        parts += ["", f"{device} by itself", *_measured(evidence, None)]
+    return "\n".join(parts) + "\n"
+
+
+def _said(verdict: Verdict) -> list[str]:
+    return [verdict.sentence, *verdict.more, *(f"note: {note}" for note in verdict.notes)]
+
+
+def _measured(evidence: Evidence, ran: Ran | None) -> list[str]:
+    parts: list[str] = []
     if evidence.sizes:
         others = {} if ran is None else {ran.title: ran.reading.rows}
         parts += ["", tables.render(evidence.sizes, others).rstrip()]
@@ -51,8 +89,7 @@ def text(evidence: Evidence, verdict: Verdict, ran: Ran | None = None) -> str:
         parts += ["", matrix.render(matrix.of(evidence)).rstrip()]
     if evidence.rdma:
         parts += ["", rdma_verdict.table(evidence.rdma)]
-    parts += ["", rdma_verdict.told(evidence.rdma, evidence.no_rdma)]
-    return "\n".join(parts) + "\n"
+    return [*parts, "", rdma_verdict.told(evidence.rdma, evidence.no_rdma)]
 
 
 def comparison(now: Json, before: Mapping[str, Any]) -> str | None:

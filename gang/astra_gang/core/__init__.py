@@ -9,7 +9,7 @@ twice. So a coordinator that starts again, an agent that comes back and a messag
 what is outstanding. There is no recovery path.
 """
 
-from astra_gang.core.decisions import Arm, Decision, GiveBack, Ignore, Place, Reserve, Start, Stop, Tell
+from astra_gang.core.decisions import Arm, Decision, GiveBack, Ignore, Place, Prove, Reserve, Start, Stop, Tell
 from astra_gang.core.events import (
     ClusterChanged,
     Event,
@@ -19,6 +19,7 @@ from astra_gang.core.events import (
     NotPlaced,
     NotReserved,
     Placed,
+    Proved,
     Reserved,
     SlotGone,
     SlotSeen,
@@ -34,6 +35,7 @@ from astra_gang.core.state import (
     Outcome,
     Phase,
     Policy,
+    Proof,
     RunState,
     Slot,
     StartPolicy,
@@ -64,6 +66,9 @@ __all__ = [
     "Place",
     "Placed",
     "Policy",
+    "Proof",
+    "Prove",
+    "Proved",
     "Reserve",
     "Reserved",
     "RunState",

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
-from astra_gang.core import sentences, timing
+from astra_gang.core import proving, sentences, timing
 from astra_gang.core.decisions import Decision, Tell
+from astra_gang.core.proof import is_proving, is_unproved, needs_proof
 from astra_gang.core.record import open_attempt, record_attempt
 from astra_gang.core.slots import (
     attempt_in,
@@ -30,6 +31,7 @@ from astra_gang.core.transitions import (
     ask_for_machines,
     end,
     members_of,
+    never_ran,
     next_attempt,
     replace_slots,
     requeue,
@@ -56,13 +58,8 @@ def _refused(state: RunState, now: float) -> Moved | None:
         if slot is None or slot.fault != "user":
             continue
         if slot.phase == "failed" or slot.arm_failed == worker.attempt:
-            return end(state, Outcome.FAILED, slot.detail, now, refused=_never_ran(state))
+            return end(state, Outcome.FAILED, slot.detail, now, refused=never_ran(state))
     return None
-
-
-def _never_ran(state: RunState) -> bool:
-    """No program of the user has started, in any attempt."""
-    return all(attempt.opened_at is None for attempt in state.attempts)
 
 
 def broken(state: RunState, now: float) -> Moved | None:
@@ -81,8 +78,8 @@ def broken(state: RunState, now: float) -> Moved | None:
     if unusable - lost or failed:
         state = replace(state, faults=state.faults + 1)
     if state.faults > state.policy.faults_limit:
-        why = f"{why}; {state.faults} attempts in a row did not start"
-        return end(state, Outcome.FAILED, why, now, refused=_never_ran(state))
+        why = sentences.faults_spent(why, state.faults)
+        return end(state, Outcome.FAILED, why, now, refused=never_ran(state))
     if lost:
         state = _pay_back(state, now)
     if state.recorded:
@@ -185,11 +182,12 @@ def _late(state: RunState, now: float) -> Moved | None:
 
 
 def _record(state: RunState, now: float) -> Moved | None:
-    if state.recorded or state.assignments:
+    if state.recorded or state.assignments or needs_proof(state):
         return None
     if not all(w.slot is not None and w.slot.phase == "ready" for w in members_of(state)):
         return None
-    return record_attempt(state, now), []
+    said: list[Decision] = [Tell(sentences.unproved(state), attempt=state.attempt)] if is_unproved(state) else []
+    return record_attempt(state, now), said
 
 
 def _arm_late(state: RunState, now: float) -> Moved | None:
@@ -233,7 +231,7 @@ def _say_how_far(state: RunState, now: float) -> Moved:
     """`Starting together: 3 of 4 ready`; told for each worker in small gangs, for each tenth in large ones."""
     ready, total = sum(is_ready(w) for w in members_of(state)), len(state.members)
     sentence = sentences.starting_together(members_of(state), ready)
-    if state.start_at > now or sentence == state.reason:
+    if state.start_at > now or sentence == state.reason or is_proving(state):
         return state, []
     worth_telling = total <= 16 or ready in (total, total - 1) or ready % (total // 10) == 0
     slots: Literal["if it lasts", "at once"] = "at once" if ready == total else "if it lasts"
@@ -243,5 +241,6 @@ def _say_how_far(state: RunState, now: float) -> Moved:
 
 _BARRIER: tuple[Check, ...] = (
     over_limit,
-    bystanders, _refused, _not_returned, broken, _reserve_late, _missing, _late, _record, _arm_late, _old_late, _open,
+    bystanders, _refused, _not_returned, broken, _reserve_late, proving.swap, _missing, _late, proving.ask, _record,
+    _arm_late, _old_late, _open,
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from astra_gang.core.proof import needs_proof
 from astra_gang.core.record import find_attempt
 from astra_gang.core.slots import is_armed
 from astra_gang.core.state import Phase, RunState
@@ -24,6 +25,8 @@ def check(state: RunState) -> None:
     _holds(not (state.wants_place and state.assignments), "one placement at a time")
     _holds(set(state.members) <= {worker.rank for worker in state.workers} and bool(state.members), "members are ranks")
     _holds(not state.recorded or find_attempt(state, state.attempt) is not None, "a recorded attempt is in the record")
+    proved = not needs_proof(state) or state.phase in (Phase.ENDING, Phase.ENDED)
+    _holds(not state.recorded or proved, "a preflight comes before the attempt")
     if state.phase in (Phase.STARTING, Phase.RUNNING):
         _holds(state.recorded, "recorded before started (rule 5)")
         armed = all(is_armed(state.workers[rank]) for rank in state.members if state.workers[rank].slot is not None)

@@ -33,6 +33,14 @@ class Reserve:
 
 
 @dataclass(frozen=True, slots=True)
+class Prove:
+    """Measure the network between *machines*, those of *slots*. Answered by `Proved` with the same *slots*."""
+
+    slots: tuple[str, ...]
+    machines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Arm:
     """Create the attempt in this slot. Shown done by a `SlotSeen` with this attempt armed or beyond, or arm_failed."""
 
@@ -92,4 +100,4 @@ class Ignore:
     reason: str
 
 
-Decision = Place | Reserve | Arm | Start | Stop | GiveBack | Tell | Ignore
+Decision = Place | Reserve | Prove | Arm | Start | Stop | GiveBack | Tell | Ignore

@@ -49,6 +49,16 @@ class NotReserved:
 
 
 @dataclass(frozen=True, slots=True)
+class Proved:
+    """The answer to `Prove`. *verdict*, *sentence*, *blamed* as in `Proof`."""
+
+    slots: tuple[str, ...]
+    verdict: str
+    sentence: str
+    blamed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class SlotSeen:
     """What an agent says of a slot, whole. *rev* grows with every report of a slot."""
 
@@ -116,6 +126,6 @@ class Tick:
 
 
 Event = (
-    Placed | NotPlaced | Reserved | NotReserved | SlotSeen | SlotGone | MachineLost | MachineWithdrawn | GivenBack
-    | StopAsked | ClusterChanged | Tick
+    Placed | NotPlaced | Reserved | NotReserved | Proved | SlotSeen | SlotGone | MachineLost | MachineWithdrawn
+    | GivenBack | StopAsked | ClusterChanged | Tick
 )  # fmt: skip

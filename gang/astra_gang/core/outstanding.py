@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from astra_gang.core.decisions import Arm, Decision, GiveBack, Place, Reserve, Start, Stop
+from astra_gang.core.decisions import Arm, Decision, GiveBack, Place, Prove, Reserve, Start, Stop
+from astra_gang.core.proof import is_proving
 from astra_gang.core.slots import any_alive, attempt_in, is_armed, is_usable, old_alive
 from astra_gang.core.state import Phase, RunState, Slot, Worker
 
@@ -17,6 +18,9 @@ def outstanding(state: RunState) -> tuple[Decision, ...]:
         wanted.append(_place(state))
     if state.assignments:
         wanted.append(Reserve(state.reservation, state.assignments))
+    if is_proving(state):
+        slots = [worker.slot for worker in state.workers if worker.slot is not None]
+        wanted.append(Prove(tuple(slot.id for slot in slots), tuple(slot.machine for slot in slots)))
     for worker in state.workers:
         if worker.slot is not None and not worker.slot.lost:
             wanted += _for_slot(state, worker, worker.slot)

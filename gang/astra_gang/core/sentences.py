@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from astra_gang.core.slots import has_completed, has_ended, is_returning
-from astra_gang.core.state import AttemptSeen, RunState, Slot, Worker
+from astra_gang.core.state import AttemptSeen, Proof, RunState, Slot, Worker
 
 WAITING_AT_BARRIER = "Waiting at the gang barrier"
 BARRIER_TIMED_OUT = "Gang barrier timed out waiting for all members"
@@ -19,6 +19,37 @@ def starting_together(members: Sequence[Worker], ready: int) -> str:
     if len(members) == 1:
         return f"{members[0].name} is {'ready to start' if ready else 'being prepared'}"
     return f"Starting together: {ready} of {len(members)} ready"
+
+
+def proving(state: RunState) -> str:
+    return f"Proving the network of {len(state.workers)} machines"
+
+
+def proved(proof: Proof) -> str:
+    """Of a proof that blames no machine."""
+    if proof.verdict == "sound":
+        return f"The network is proved: {proof.sentence}"
+    if proof.verdict == "unmeasured":
+        return f"The run goes on without a proof of its network: {proof.sentence}"
+    return f"The run goes on, since no machine of it is to blame: {proof.sentence}"
+
+
+def swaps(worker: Worker, machine: str) -> str:
+    return f"{worker.name} leaves {machine}: another machine is tried"
+
+
+def unproved(state: RunState) -> str:
+    names = ", ".join(state.workers[rank].name for rank in state.members)
+    return f"{names} starts without a proof of the network: the other workers run"
+
+
+def left_out(reason: str, why: str) -> str:
+    """Why there is no placement, with why a machine is left out of it."""
+    return f"{reason}; {why}" if why else reason
+
+
+def faults_spent(why: str, faults: int) -> str:
+    return f"{why}; {faults} attempts in a row did not start"
 
 
 def barrier_opens(members: Sequence[Worker], attempt: int) -> str:

@@ -57,12 +57,18 @@ class Policy:
     on_failure: OnFailure = OnFailure.RESTART_JOB
     time_limit_s: float | None = None
     """For a worker's running time in one attempt."""
+    preflight: bool = False
+    """The network between the machines is proved in the barrier: of the first attempt, and after every swap."""
     stop_grace_s: float = 30.0
     """SIGTERM to SIGKILL."""
     barrier_timeout_s: float = 900.0
     """How long a ready worker waits for one that has not arrived (the seed page: 15 minutes)."""
     prepare_timeout_s: float = 3600.0
     """How long all workers together may take until the first is ready: an image that no machine manages to pull."""
+    prove_s: float = 20.0
+    """How long the proof of a network may take."""
+    prove_wait_s: float = 100.0
+    """How long it may be put off: by proofs of other runs on these machines, by a coordinator that starts again."""
     reserve_timeout_s: float = 120.0
     arm_timeout_s: float = 120.0
     """Arming takes 0.1 s; a containerd that is being restarted half a minute."""
@@ -178,6 +184,24 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
+class Proof:
+    """
+    What the network between the machines of these slots is like: asked for, then known.
+
+    Attributes:
+        slots: Of all workers, in order of rank.
+        verdict: Empty until it is known; then `sound`, `sick`, `below` or `unmeasured`.
+        blamed: Machines that another one has to take the place of.
+    """
+
+    slots: tuple[str, ...]
+    asked_at: float
+    verdict: str = ""
+    sentence: str = ""
+    blamed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Assignment:
     """
     One worker's machine and GPUs in a placement.
@@ -238,6 +262,8 @@ class RunState:
     """Attempts in a row that failed before they ran, by faults of machines."""
     late_swapped: bool = False
     """Late workers have been swapped at this barrier once; the next time every worker is requeued."""
+    proof: Proof | None = None
+    """The newest, with `preflight`; it says nothing of slots that are not in it."""
     charged: int | None = None
     """The rank whose failure led to this attempt: paid back when it turns out that a machine was lost."""
     attempts: tuple[Attempt, ...] = ()

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from astra_gang.core import sentences
+from astra_gang.core import proving, sentences
 from astra_gang.core.advance import advance
 from astra_gang.core.decisions import Decision, Ignore, Tell
 from astra_gang.core.events import (
@@ -23,6 +23,7 @@ from astra_gang.core.events import (
     NotPlaced,
     NotReserved,
     Placed,
+    Proved,
     Reserved,
     SlotGone,
     SlotSeen,
@@ -30,6 +31,7 @@ from astra_gang.core.events import (
     Tick,
 )
 from astra_gang.core.outstanding import outstanding
+from astra_gang.core.proof import why_left_out
 from astra_gang.core.record import note_progress
 from astra_gang.core.slots import attempt_in, find_slot, gone_for_now, has_completed, is_returning, merge, update_slot
 from astra_gang.core.state import Assignment, Outcome, Phase, RunState, Slot, Worker
@@ -109,12 +111,12 @@ def _slot_id(state: RunState, number: int) -> str:
 def _not_placed(state: RunState, event: NotPlaced, now: float) -> Absorbed:
     if not state.wants_place or event.reservation != state.reservation:
         return _ignore(state, f"an answer for reservation {event.reservation}; {state.reservation} is current")
+    reason = sentences.left_out(event.reason, why_left_out(state))
     if state.phase is not Phase.PENDING:
-        reason = sentences.BARRIER_TIMED_OUT if state.late_swapped else event.reason
-        return requeue(state, reason, now)
-    said: list[Decision] = [Tell(event.reason)] if event.reason != state.reason else []
+        return requeue(state, sentences.BARRIER_TIMED_OUT if state.late_swapped else reason, now)
+    said: list[Decision] = [Tell(reason)] if reason != state.reason else []
     again = now + state.policy.place_retry_s
-    return replace(state, wants_place=False, place_again_at=again, reason=event.reason), said
+    return replace(state, wants_place=False, place_again_at=again, reason=reason), said
 
 
 def _reserved(state: RunState, event: Reserved, now: float) -> Absorbed:
@@ -144,6 +146,10 @@ def _drop(state: RunState, assignments: tuple[Assignment, ...], why: str, now: f
             leaving.append(replace(slot, leaving_why=why, left_at=now))
             workers[assignment.rank] = replace(workers[assignment.rank], slot=None)
     return replace(state, workers=tuple(workers), leaving=tuple(leaving), assignments=(), faults=state.faults + 1)
+
+
+def _proved(state: RunState, event: Proved, now: float) -> Absorbed:
+    return proving.take_in(state, event)
 
 
 def _slot_seen(state: RunState, event: SlotSeen, now: float) -> Absorbed:
@@ -240,6 +246,7 @@ _ABSORB: dict[type[Event], Callable[[RunState, Any, float], Absorbed]] = {
     NotPlaced: _not_placed,
     Reserved: _reserved,
     NotReserved: _not_reserved,
+    Proved: _proved,
     SlotSeen: _slot_seen,
     SlotGone: _slot_gone,
     MachineLost: _machine_lost,

@@ -6,6 +6,7 @@ A function returns the time at which its wait is over, or None when nothing of t
 
 from __future__ import annotations
 
+from astra_gang.core.proof import is_proving
 from astra_gang.core.record import find_attempt, member_of
 from astra_gang.core.slots import has_completed, has_started, is_armed, is_returning, may_run, old_alive
 from astra_gang.core.state import Phase, RunState, Worker
@@ -40,6 +41,12 @@ def barrier_due(state: RunState) -> float | None:
     if not ready:
         return state.phase_since + state.policy.prepare_timeout_s
     return max(state.phase_since, min(ready)) + state.policy.barrier_timeout_s
+
+
+def prove_due(state: RunState) -> float | None:
+    if state.proof is None or not is_proving(state):
+        return None
+    return state.proof.asked_at + state.policy.prove_wait_s + state.policy.prove_s
 
 
 def arm_due(state: RunState) -> float | None:
@@ -109,7 +116,7 @@ def running_since(state: RunState, worker: Worker) -> float | None:
 _DUES = {
     Phase.PENDING: (place_due,),
     Phase.RESERVING: (reserve_due,),
-    Phase.ASSEMBLING: (reserve_due, return_due, barrier_due, arm_due, stop_due, back_off_due, limit_due),
+    Phase.ASSEMBLING: (reserve_due, return_due, barrier_due, prove_due, arm_due, stop_due, back_off_due, limit_due),
     Phase.STARTING: (start_due, limit_due),
     Phase.RUNNING: (limit_due,),
     Phase.ENDING: (stop_due,),

@@ -99,6 +99,11 @@ def ask_for_machines(state: RunState, now: float) -> RunState:
     return replace(state, avoid=avoid, wants_place=True, reservation=state.reservation + 1, place_again_at=None)
 
 
+def never_ran(state: RunState) -> bool:
+    """No program of the user has started, in any attempt."""
+    return all(attempt.opened_at is None for attempt in state.attempts)
+
+
 def members_of(state: RunState) -> tuple[Worker, ...]:
     """The workers of the current attempt, in order of rank."""
     return tuple(state.workers[rank] for rank in state.members)

@@ -34,6 +34,7 @@ class Spec:
         machines_max: The most workers that the scheduler may choose; 1 unless the run is a gang.
         interconnect: The loosest tier between workers that will do (`nvlink`, `infiniband`, `rdma`), or None for any.
         min_gbps: What a port must reach at least, or 0.
+        preflight: The network between its machines is proved before any program starts.
         document: The run as it was submitted, with defaults.
     """
 
@@ -51,6 +52,7 @@ class Spec:
     interconnect: str | None
     min_gbps: float
     document: Document
+    preflight: bool = False
 
 
 def parse(document: object) -> Spec:
@@ -79,7 +81,13 @@ def parse(document: object) -> Spec:
 
 def policy(spec: Spec, settings: Policy) -> Policy:
     """What the core needs to know of the spec; times and limits that no spec sets come from *settings*."""
-    return replace(settings, start=spec.start, on_failure=spec.on_failure, time_limit_s=spec.time_limit_s)
+    return replace(
+        settings,
+        start=spec.start,
+        on_failure=spec.on_failure,
+        time_limit_s=spec.time_limit_s,
+        preflight=spec.preflight,
+    )
 
 
 def as_document(spec: Spec) -> dict[str, Any]:
@@ -117,6 +125,7 @@ def _spec(document: Document, template: TaskTemplate, resources: Resources, mach
         interconnect=network.interconnect,
         min_gbps=network.min_gbps or 0.0,
         document=document,
+        preflight=bool(run.preflight),
     )
 
 

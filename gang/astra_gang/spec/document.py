@@ -176,7 +176,9 @@ class RunSpec(Part):
         le=1000,
         description="a whole number from -1000 to 1000, 0 by default: higher ones choose machines first",
     )
-    preflight: dict[str, object] | bool | None = Field(None, description="an object")
+    preflight: bool | None = Field(
+        None, description="true, to have the network between the machines proved before any program starts, or false"
+    )
     spares: int | None = Field(None, ge=0, le=MACHINES_MAX, description="a whole number from 0")
     segment: int | None = Field(None, ge=1, le=MACHINES_MAX, description="a whole number from 1")
 

@@ -34,7 +34,6 @@ NOT_YET = {
     "task_groups": "worker groups are not available yet: use task_template, with machines for how many workers",
     "leader_group": "worker groups are not available yet: leave it out, rank 0 is the leader",
     "complete_with": "worker groups are not available yet: leave it out, the run ends when its workers have ended",
-    "preflight": "checking the network before a run is not available yet: leave it out",
     "spares": "spare workers are not available yet: leave it out, a lost machine is replaced by a free one",
     "segment": "segments are not available yet: leave it out, ranks follow the fabric by themselves",
 }

@@ -5,6 +5,7 @@ Commands (ranks are numbers; `*` is all of them):
 
     submit NAME WORKERS [field=value ...]   fields of `Policy`
     placed M ... | not-placed SENTENCE | reserved | not-reserved SENTENCE
+    proved sound|sick|below|unmeasured SENTENCE [M ...]   the machines that are blamed
     ready R ... | preparing R SENTENCE | failed R user|machine SENTENCE
     armed R ... | running R ... | exited R CODE|unknown|oom|cut-off
     arm-failed R user|machine SENTENCE | stuck R SENTENCE
@@ -39,6 +40,8 @@ from astra_gang.core import (
     Place,
     Placed,
     Policy,
+    Prove,
+    Proved,
     Reserve,
     Reserved,
     RunState,
@@ -103,6 +106,8 @@ class Story:
             chosen[field] = (
                 OnFailure(value)
                 if field == "on_failure"
+                else value == "true"
+                if field == "preflight"
                 else int(value)
                 if field in ("budget", "faults_limit")
                 else float(value)
@@ -150,6 +155,9 @@ class Story:
                 return [Reserved(number)]
             case "not-reserved", [sentence]:
                 return [NotReserved(number, sentence)]
+            case "proved", [verdict, sentence, *blamed]:
+                slots = self.run.proof.slots if self.run.proof is not None else ()
+                return [Proved(slots, verdict, sentence, tuple(blamed))]
             case "lost", [machine]:
                 return [MachineLost(machine)]
             case "withdrawn", [machine, sentence]:
@@ -248,6 +256,8 @@ def _show(decision: Decision) -> str:
             return f"place {' '.join(map(str, decision.ranks))}{extra}"
         case Reserve():
             return "reserve " + " ".join(f"{a.rank}:{a.machine}" for a in decision.assignments)
+        case Prove():
+            return f"prove {' '.join(decision.machines)}"
         case Arm():
             return f"arm {decision.rank} on {decision.machine}, attempt {decision.attempt}"
         case Start():

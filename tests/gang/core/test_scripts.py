@@ -27,6 +27,7 @@ from astra_gang.core import (
     Phase,
     Place,
     Placed,
+    Proved,
     Reserve,
     Reserved,
     RunState,
@@ -67,7 +68,7 @@ def test_the_story_ends_the_same_with_every_event_twice_and_stale_ones_between(p
 
     def meddle(state: RunState, event: Event, now: float) -> RunState:
         stale = [replace(old, rev=old.rev - 1) if isinstance(old, SlotSeen) else old for old in past[-12:]]
-        for old in (*[e for e in stale if isinstance(e, SlotSeen | GivenBack)], event):
+        for old in (*[e for e in stale if isinstance(e, SlotSeen | GivenBack | Proved)], event):
             state, _ = step(state, old, now)
         past.append(event)
         return state
@@ -96,6 +97,7 @@ def test_a_coordinator_that_starts_again_after_any_event_wants_the_same(path: Pa
         NotPlaced(99, ""),
         Reserved(99),
         NotReserved(99, ""),
+        Proved(("nobody",), "sick", "m-1 is slow", ("m-1",)),
         SlotSeen("nobody", 1, "ready"),
         SlotGone("nobody"),
         MachineLost("nowhere"),

@@ -30,6 +30,8 @@ from astra_gang.core import (
     Place,
     Placed,
     Policy,
+    Prove,
+    Proved,
     Reserve,
     Reserved,
     RunState,
@@ -110,6 +112,7 @@ class Machine:
     """When the coordinator last heard of it."""
     answered_at: float = 0.0
     """When the agent last had an answer."""
+    bad_link: bool = False
     slots: dict[str, SlotOnMachine] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
     """Tombstones."""
@@ -135,6 +138,8 @@ class World:
         self.coordinator_up = True
         self.incarnation = 0
         self.sentences: list[str] = []
+        self.blamed: set[str] = set()
+        """Slots whose machine was to blame in a proof that their coordinator has taken in."""
         self.every(5.0, self._lease)
         self.every(RESEND_S, self._resend)
 
@@ -201,6 +206,8 @@ class World:
                 self._reserve(uid, decision)
             case GiveBack():
                 self._give_back(uid, decision.slot)
+            case Prove():
+                self._prove(uid, decision)
             case Arm() | Start() | Stop():
                 self._direct(uid, decision.machine, decision)
             case _:
@@ -321,6 +328,31 @@ class World:
         for uid in list(self.stored):
             self.after(0.01, lambda u=uid: self.feed(u, ClusterChanged()))  # type: ignore[misc]
 
+    # The proof of a network -----------------------------------------------------------------------------------------
+
+    def _prove(self, uid: str, decision: Prove) -> None:
+        """The coordinator leads it: when that is killed, nobody answers. Late answers are about slots that are gone."""
+        for machine in decision.machines:
+            assert not any(
+                c.state == "running" and s.id in decision.slots
+                for s in self.machines[machine].slots.values()
+                for c in s.containers.values()
+            ), "no program of the run while its network is proved"
+        born, delay = self.incarnation, self.random.choice((0.1, 5.0, 20.0, 300.0 if self.chance(0.1) else 20.0))
+        for _ in range(0 if self.chance(0.05) else 2 if self.chance(0.05) else 1):
+            self.after(delay, lambda: self._proved(uid, decision) if born == self.incarnation else None)
+
+    def _proved(self, uid: str, decision: Prove) -> None:
+        blamed = tuple(name for name in decision.machines if self.machines[name].bad_link)
+        if not all(self.machines[name].up for name in decision.machines):
+            self.feed(uid, Proved(decision.slots, "unmeasured", "a machine takes no part"))
+            return
+        before = self.stored.get(uid)
+        if blamed and before is not None and decision in outstanding(before) and self.coordinator_up:
+            self.blamed |= {s for s, m in zip(decision.slots, decision.machines, strict=True) if m in blamed}
+        verdict = "sick" if blamed else "sound"
+        self.feed(uid, Proved(decision.slots, verdict, f"{blamed or 'all'}", blamed))
+
     # Links ----------------------------------------------------------------------------------------------------------
 
     def _direct(self, uid: str, name: str, decision: Arm | Start | Stop) -> None:
@@ -425,6 +457,9 @@ class World:
         state = self.stored[slot.id.split("-")[2]]
         attempt = find_attempt(state, number)
         assert attempt is not None and attempt.opened_at is not None, "recorded before done (rule 5)"
+        assert slot.id not in self.blamed, "nothing starts on a machine that its proof blames"
+        if state.attempt == number:  # a start may arrive when the next barrier is being made
+            self._check_proof(state, {member.slot for member in attempt.members})
         for member in attempt.members:
             there = [s for m in self.machines.values() for s in m.slots.values() if s.id == member.slot]
             alive = any(number in s.containers for s in there)
@@ -442,6 +477,12 @@ class World:
         """The coordinator goes on with that attempt although it knows of this use of the slot."""
         known = [w.slot.incarnation for w in state.workers if w.slot is not None and w.slot.id == slot.id]
         return state.attempt == number and str(slot.incarnation) in known
+
+    def _check_proof(self, state: RunState, members: set[str]) -> None:
+        """A whole gang that wants it starts in slots that were proved together, or were given up to prove."""
+        if state.policy.preflight and 1 < len(members) == len(state.workers):
+            assert state.proof is not None and state.proof.verdict, "proved before the first attempt"
+            assert members <= set(state.proof.slots), "proved again after a swap"
 
     def _program_ends(self, machine: Machine, slot: SlotOnMachine, container: Container) -> None:
         if container.state == "running" and machine.slots.get(slot.id) is slot:
@@ -535,6 +576,9 @@ class World:
         elif what < 0.7 and self.coordinator_up:
             self.kill_coordinator()
         elif what < 0.75:
+            machine.bad_link = True
+            self.after(self.random.uniform(10, 300), lambda: setattr(machine, "bad_link", False))
+        elif what < 0.8:
             live = [u for u, s in self.stored.items() if s.phase is not Phase.ENDED]
             if live:
                 self.feed(self.random.choice(live), StopAsked())
@@ -548,6 +592,7 @@ def random_policy(generator: random.Random) -> Policy:
     return Policy(
         on_failure=generator.choice(list(OnFailure)),
         time_limit_s=generator.choice((None, None, 50.0, 3000.0)),
+        preflight=generator.choice((False, True)),
         budget=generator.choice((0, 2, 10)),
         backoff_first_s=generator.choice((0.0, 10.0)),
     )
@@ -571,6 +616,8 @@ def play(seed: int, steps: int) -> World:
             world.submit(f"{number}", world.random.randint(1, 4), random_policy(world.random))
         world.run(steps=200, seconds=5000.0)
     world.faults = False
+    for machine in world.machines.values():
+        machine.bad_link = False
     world.run(
         steps=200_000,
         seconds=40_000.0,

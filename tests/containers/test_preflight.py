@@ -1,0 +1,70 @@
+"""`preflight: true` on a dev cluster: the network is proved in the barrier, and no program of the user runs before."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.containers.dev_cluster import DevCluster, eventually
+from tests.containers.test_netcheck import members
+
+SICK = "the link of m-2 is slow in both directions"
+ENOUGH_S = 120.0
+
+
+@pytest.fixture
+def cluster() -> Iterator[DevCluster]:
+    """Four machines with links of 1 Gbit/s, but for that of m-2; nothing of it is left."""
+    made = DevCluster(Path(tempfile.mkdtemp(prefix="astra-dev-", dir="/tmp")))
+    made.start("--machines", "4", "--disconnect-limit", "5")
+    for machine in range(1, 5):
+        made.astra("dev", "link", "--machine", f"m-{machine}", "--rate", "20mbit" if machine == 2 else "1gbit")
+    yield made
+    made.remove()
+
+
+def sentences(cluster: DevCluster, run: str) -> list[str]:
+    return [event["sentence"] for event in cluster.json("events", run)["items"]]
+
+
+@pytest.mark.timeout(300)
+def test_the_machine_with_the_sick_link_is_swapped_and_the_run_completes(cluster: DevCluster) -> None:
+    cluster.astra("run", "--name", "proved", "--image", "host", "--machines", "3", "--preflight", "--",
+                  "sh", "-c", "echo rank $RANK attempt $ASTRAEUS_ATTEMPT")  # fmt: skip
+    eventually(lambda: "Proving the network of 3 machines" in cluster.astra("status", "proved"), "it is told")
+    eventually(lambda: cluster.phase("proved") == "Completed", "it completes", ENOUGH_S)
+    said = sentences(cluster, "proved")
+    blame = next(i for i, sentence in enumerate(said) if sentence.endswith(SICK))
+    assert said[blame].startswith("m-2 sends at 0.0")
+    assert said[blame + 1] == "proved-1 leaves m-2: another machine is tried"
+    sound = next(i for i, s in enumerate(said) if s.startswith("The network is proved: 3 machines are sound: "))
+    assert blame < sound < said.index("The gang barrier opens for attempt 0")
+    ranks = cluster.json("ranks", "proved")
+    assert {item["machine"] for item in ranks["items"]} == {"m-1", "m-3", "m-4"}
+    assert ranks["attempts"] == [0], "no program of the user ran before"
+    assert cluster.astra("logs", "proved", "1") == "rank 1 attempt 0\n"
+    assert members(cluster) == ""
+
+
+@pytest.mark.timeout(300)
+def test_without_another_machine_the_run_says_why_and_the_user_may_look_for_himself(cluster: DevCluster) -> None:
+    cluster.astra("run", "--name", "four", "--image", "host", "--machines", "4", "--preflight", "--", "true")
+    eventually(lambda: SICK in cluster.json("status", "four")["status"]["reason"], "it says why", ENOUGH_S)
+    status = cluster.json("status", "four")["status"]
+    assert status["reason"].startswith("Gang cannot be placed whole: ")
+    eventually(lambda: cluster.phase("four") == "Pending", "its machines are given back")
+    assert cluster.json("ranks", "four")["attempts"] == [], "no program of the user ran"
+    cluster.astra("stop", "four")
+    eventually(lambda: cluster.phase("four") == "Stopped", "it is stopped")
+
+    # A run that waits at the barrier, for an image that nobody has.
+    cluster.astra("run", "--name", "waits", "--image", "127.0.0.1:9/nobody:1", "--machines", "3", "--", "true")
+    eventually(lambda: cluster.phase("waits") == "Starting", "it holds its machines")
+    found = cluster.astra("netcheck", "run", "waits", "--time", "15", code=1)
+    assert found.startswith("m-2 sends at 0.0") and SICK in found
+    assert cluster.phase("waits") == "Starting"
+    assert members(cluster) == ""
+    cluster.astra("stop", "waits")
