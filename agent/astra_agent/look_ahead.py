@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 
 from astra_agent import prepare
+from astra_agent.containerd.registry_errors import TRYING_AGAIN
 from astra_agent.errors import DeadlineExceeded, HostFault, InvalidRequest, Unavailable
 from astra_agent.tools import Tools
 from astra_agent.wire import LookAhead, SlotRequest
@@ -41,12 +42,12 @@ async def look_ahead(request: SlotRequest, tools: Tools) -> LookAhead:
 
 async def _look(request: SlotRequest, tools: Tools) -> int:
     """Bytes to bring. Raises: as `Images.look`; Unavailable also after `REGISTRY_S`."""
-    told = [f'the registry of image "{request.image}" has not answered within {REGISTRY_S:g} s']
+    told = [f'the registry of image "{request.image}" does not answer']
     try:
         async with asyncio.timeout(REGISTRY_S):
             return await tools.images.look(request.image, prepare.registry_auth(request), told.append)
     except TimeoutError as error:
-        raise Unavailable(told[-1]) from error
+        raise Unavailable(f"{told[-1].removesuffix(TRYING_AGAIN)}: asked for {REGISTRY_S:g} s") from error
 
 
 async def _check_command(request: SlotRequest, tools: Tools) -> None:

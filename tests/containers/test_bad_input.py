@@ -250,7 +250,7 @@ def test_a_registry_that_does_not_answer(gangs: Gangs, tmp_path: Path) -> None:
 def test_a_registry_that_takes_the_connection_and_says_nothing(gangs: Gangs, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         image = f"127.0.0.1:{silent.getsockname()[1]}/team/image:1"
-        expected = f'registry of image "{image}" has not answered within 10 s'
+        expected = f'registry of image "{image}" does not answer: asked for 10 s; submit'
         check_not_there(gangs, tmp_path, "image", expected, image=image)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.containers.dev_cluster import DevCluster
+from tests.containers.gate import gated_registry
+from tests.containers.images import File, Image
 from tests.containers.test_netcheck import members
 from tests.fakes.eventually import eventually
 
@@ -51,7 +54,7 @@ def test_the_machine_with_the_sick_link_is_swapped_and_the_run_completes(cluster
 
 
 @pytest.mark.timeout(300)
-def test_without_another_machine_the_run_says_why_and_the_user_may_look_for_himself(cluster: DevCluster) -> None:
+def test_without_another_machine_the_run_says_why(cluster: DevCluster) -> None:
     cluster.astra("run", "--name", "four", "--image", "host", "--machines", "4", "--preflight", "--", "true")
     eventually(lambda: SICK in cluster.json("status", "four")["status"]["reason"], "it says why", ENOUGH_S)
     status = cluster.json("status", "four")["status"]
@@ -61,11 +64,17 @@ def test_without_another_machine_the_run_says_why_and_the_user_may_look_for_hims
     cluster.astra("stop", "four")
     eventually(lambda: cluster.phase("four") == "Stopped", "it is stopped")
 
-    # A run that waits at the barrier, for an image that nobody has.
-    cluster.astra("run", "--name", "waits", "--image", "127.0.0.1:9/nobody:1", "--machines", "3", "--", "true")
-    eventually(lambda: cluster.phase("waits") == "Starting", "it holds its machines")
-    found = cluster.astra("netcheck", "run", "waits", "--time", "15", code=1)
-    assert found.startswith("m-2 sends at 0.0") and SICK in found
-    assert cluster.phase("waits") == "Starting"
-    assert members(cluster) == ""
-    cluster.astra("stop", "waits")
+
+@pytest.mark.timeout(300)
+def test_the_user_may_look_while_the_run_waits_at_the_barrier(cluster: DevCluster, tmp_path: Path) -> None:
+    with gated_registry(tmp_path) as registry:
+        image = Image().layer({"filler": File(os.urandom(1 << 20))}, compressed=False)
+        reference = registry.push(image, "waits")
+        with registry.closed_after(64 << 10):
+            cluster.astra("run", "--name", "waits", "--image", reference, "--machines", "3", "--", "/filler")
+            eventually(lambda: cluster.phase("waits") == "Starting", "it holds its machines")
+            found = cluster.astra("netcheck", "run", "waits", "--time", "15", code=1)
+            assert found.startswith("m-2 sends at 0.0") and SICK in found
+            assert cluster.phase("waits") == "Starting"
+            assert members(cluster) == ""
+            cluster.astra("stop", "waits")

@@ -18,6 +18,9 @@ from astra_agent.containerd.reference import Reference
 from astra_agent.containerd.registry_hosts import Endpoint, RegistryConfig
 from astra_agent.errors import AstraError, HostFault, InvalidRequest, Unavailable
 
+TRYING_AGAIN = ", trying again"
+"""The end of what is said of a registry while it is waited for."""
+
 
 class TransientError(Exception):
     """One try failed in a way that another one may mend. The message says how, without a subject."""
@@ -52,7 +55,7 @@ class Patience:
         if self._tries >= self._config.tries or self._endpoint.is_mirror:
             raise Unavailable(self._sentence(error)) from error
         backoff_s = min(self._config.backoff_first_s * 2 ** (self._tries - 1), self._config.backoff_longest_s)
-        self._waits(f"registry {self._endpoint.registry} does not answer ({error}), trying again")
+        self._waits(f"registry {self._endpoint.registry} does not answer ({error}){TRYING_AGAIN}")
         # A registry that names a longer time (429) is believed, within reason.
         await asyncio.sleep(max(backoff_s, min(error.retry_after_s, 6 * self._config.backoff_longest_s)))
 
