@@ -14,6 +14,7 @@ from astra_agent.config import AgentConfig
 from astra_agent.daemon import serve
 from astra_agent.service_manager import ServiceManager
 from astra_agent.wire import SlotRequest, SlotStatus
+from tests import cgroups
 from tests.agent.machine import BOUND_S, SLOT, request
 from tests.fakes.coordinator import TOKEN
 from tests.fakes.runtime import FakeContainers, FakeImages
@@ -29,6 +30,7 @@ class Daemon:
             "address": "10.83.0.3",
             "token_file": folder / "token",
             "log_check_s": 0.02,
+            "cgroup_parent": cgroups.own("core"),
             "name_server": "",
         }
         self.config = AgentConfig(**(values | settings))
@@ -90,3 +92,4 @@ async def a_daemon(folder: Path, **settings: Any) -> AsyncIterator[Daemon]:
         yield daemon
     finally:
         await daemon.crash()
+        cgroups.remove(daemon.config.cgroup_parent)

@@ -15,6 +15,7 @@ from astra_agent.lookout import HadGpus, Lookout
 from astra_agent.names import Names
 from astra_agent.sources import source_of
 from astra_agent.wire import Arm, AttemptStatus, Finish, Placed, RunRef, SlotRequest, SlotStatus, Start, Stop
+from tests import cgroups
 from tests.fakes.runtime import FakeContainers, FakeImages
 
 BOUND_S = 30.0
@@ -78,6 +79,7 @@ class Machine:
             "state_dir": folder / "state",
             "address": "10.83.0.3",
             "boot_id_file": boot,
+            "cgroup_parent": cgroups.own("core"),
             "stuck_after_s": 0.05,
             "log_check_s": 0.02,
             "glance_s": 0.02,
@@ -162,3 +164,4 @@ async def a_machine(folder: Path, names: Names | None = None, **settings: Any) -
         yield machine
     finally:
         await machine.crash()
+        cgroups.remove(machine.config.cgroup_parent)

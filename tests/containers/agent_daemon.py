@@ -6,7 +6,6 @@ with a bridge in it, and a coordinator that listens in there.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import subprocess
 import sys
@@ -16,8 +15,10 @@ from typing import Any, Literal
 import aiohttp
 
 from astra_agent import namespaces
+from astra_agent.containerd import proc
 from astra_agent.containerd.private import PrivateContainerd
 from astra_agent.wire import AttemptStatus, RunRef, SlotRequest, SlotStatus
+from tests import cgroups
 from tests.fakes.coordinator import TOKEN, FakeCoordinator
 
 ADDRESS = "10.83.0.1"
@@ -78,6 +79,7 @@ class AgentDaemon:
         (self.folder / "state" / "names.sock").unlink(missing_ok=True)  # its name server ends by itself then
         await self.coordinator.stop()
         await self.containerd.clean()
+        cgroups.remove(self.cgroup_parent)
         for path in (self.folder / "state" / "netns").glob("*"):
             namespaces.remove(path)
         namespaces.remove(self.netns)
@@ -123,11 +125,8 @@ class AgentDaemon:
 
     def pids(self, slot: str, attempt: int = 0) -> list[str]:
         """Of the attempt's processes, in whatever hierarchy its cgroup is."""
-        found: set[str] = set()
-        for path in Path("/sys/fs/cgroup").glob(f"**{self.cgroup_parent}/{slot}-a{attempt}/cgroup.procs"):
-            with contextlib.suppress(OSError):  # it is just being removed
-                found.update(path.read_text().split())
-        return sorted(found)
+        found = proc.Cgroups.of_this_machine().processes(f"{self.cgroup_parent}/{slot}-a{attempt}")
+        return [str(pid) for pid in found]
 
     @property
     def cgroup_parent(self) -> str:

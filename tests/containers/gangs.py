@@ -21,6 +21,9 @@ from tests.containers.dev_cluster import DevCluster, kill
 from tests.fakes.eventually import eventually
 from tests.runs_over_http import DRIVE, Json, RunsOverHttp, held
 
+BESIDE_WORKERS = ("names", "holders")
+"""Cgroups of a machine's agent: for its name server, and for what keeps the ends of workers' output."""
+
 
 class Gangs(RunsOverHttp):
     """Runs on a dev cluster, which has the drive."""
@@ -91,8 +94,14 @@ class Gangs(RunsOverHttp):
         return found
 
     def workers_left(self) -> list[int]:
-        """Processes of any worker on any machine."""
-        return sweep.cgroup_processes(self.cluster.layout.cgroup)
+        """Processes of any worker on any machine. A machine's name server runs on for a while after its last slot."""
+        top = self.cluster.layout.cgroup
+        found = set(sweep.cgroup_processes(top))
+        for folder in sweep.cgroup_directories(top):
+            if folder.name in BESIDE_WORKERS:
+                path = f"{top}/{folder.parent.name}/{folder.name}"
+                found -= set(proc.Cgroups.of_this_machine().processes(path))
+        return sorted(found)
 
     @contextmanager
     def away(self, *daemons: str) -> Iterator[None]:

@@ -70,9 +70,10 @@ async def test_an_attempt_is_armed_started_and_its_exit_told(daemon: AgentDaemon
 
 
 async def test_the_next_attempt_takes_over_in_place(daemon: AgentDaemon) -> None:
-    await daemon.ready(SLOT, "echo attempt $RANK; sleep 1000")
+    """In a file system of its own, too: what the one before has left is not there."""
+    await daemon.ready(SLOT, "[ ! -e /left ] || echo dirty; touch /left && echo attempt $RANK; sleep 1000")
     await run(daemon)
-    await daemon.attempt(SLOT, 0, "running")
+    await until_log(daemon, "attempt 0")
     await daemon.coordinator.tell(arm(1))
     await daemon.attempt(SLOT, 1, "armed")
     assert daemon.pids(SLOT, 0)
@@ -80,7 +81,7 @@ async def test_the_next_attempt_takes_over_in_place(daemon: AgentDaemon) -> None
     assert (await daemon.attempt(SLOT, 0, "exited")).code == 143
     assert not daemon.pids(SLOT, 0)
     await daemon.coordinator.tell(start(1))
-    await daemon.attempt(SLOT, 1, "running")
+    await until(lambda: "attempt 1" in daemon.log(SLOT, 1))
     await daemon.coordinator.tell(Finish(slot=SLOT, term=1, code=0))
     await gone(daemon)
     assert (daemon.log(SLOT, 0), daemon.log(SLOT, 1)) == ("attempt 0\n", "attempt 1\n")

@@ -1,6 +1,6 @@
 """
 What a user gets wrong, by the command line and by curl: one sentence that names the field and the value, HTTP 4xx with
-a JSON body, exit status 2, and nothing left half made.
+a JSON body, exit status 2, and nothing left half made. And what is right, by curl as the README has it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import os
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from astra_agent.look_ahead import SMALL_BYTES
 from tests.containers.gangs import Gangs, gangs_on_a_cluster
 from tests.containers.images import File, Image, push
 from tests.containers.registry import DebianRegistry, free_port
+from tests.house.tree import ROOT, blocks
 from tests.runs_over_http import DRIVE, Json
 
 REFUSED = 2
@@ -57,6 +59,20 @@ def curl(gangs: Gangs, *words: str, token: str | None = None) -> tuple[int, Any]
     said = subprocess.run(command, capture_output=True, text=True, timeout=CURL_S, check=True).stdout
     body, _, status = said.rpartition("\n")
     return int(status), json.loads(body)
+
+
+def test_the_readmes_lines_for_curl_submit_its_run(gangs: Gangs) -> None:
+    """Word for word, by bash in a clone of this repository, with `astra` on the PATH."""
+    (block,) = (block.text for block in blocks(ROOT / "README.md") if '"$API/jobs"' in block.text)
+    *typed, shown = block.splitlines()
+    script = "\n".join(line.removeprefix("$ ") for line in typed)
+    environ = {**gangs.cluster.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    ran = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script], cwd=ROOT, env=environ, capture_output=True, text=True,
+        timeout=CURL_S, check=False,
+    )  # fmt: skip
+    assert (ran.stdout, ran.stderr, ran.returncode) == (f"{shown}\n", "", 0)
+    assert gangs.until(shown, lambda status: status["phase"] == "Running", f"{shown} runs")["workers"]
 
 
 # Refused at once ------------------------------------------------------------------------------------------------------

@@ -23,8 +23,10 @@ from astra_agent.errors import NotFound
 from astra_agent.name_server import LINGER_S, NameServer
 from astra_agent.wire import RunNames
 from astra_dns.main import NICENESS
+from tests import cgroups
 from tests.fakes.eventually import until
 
+CGROUP = cgroups.own("name-server")
 ASK_S = 5.0
 
 
@@ -71,7 +73,9 @@ async def machine(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Mac
     netns, own = folder / "machine", folder / "slot"
     for one in (netns, own):
         namespaces.make(one)
-    config = AgentConfig(name="gpu-1", state_dir=folder, address="10.0.0.1", netns=netns, upstreams=("127.0.0.9",))
+    config = AgentConfig(
+        name="gpu-1", state_dir=folder, address="10.0.0.1", netns=netns, upstreams=("127.0.0.9",), cgroup_parent=CGROUP
+    )
     made = Machine(folder, netns, own, config)
     made.start()
     made.run()
@@ -81,6 +85,7 @@ async def machine(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Mac
         await made.crash()
         for pid in list(pids(folder)):
             os.kill(pid, signal.SIGKILL)
+        cgroups.remove(CGROUP)
         for one in (netns, own):
             namespaces.remove(one)
 
@@ -220,8 +225,9 @@ async def test_other_settings_need_another_process_which_takes_the_sockets_over(
     first, _ = await two_workspaces(machine)
     await machine.crash()
     machine.config = AgentConfig(
-        name="gpu-1", state_dir=machine.folder, address="10.0.0.1", netns=machine.netns, zone="other.internal"
-    )
+        name="gpu-1", state_dir=machine.folder, address="10.0.0.1", netns=machine.netns, zone="other.internal",
+        cgroup_parent=CGROUP,
+    )  # fmt: skip
     machine.start()
     machine.names.restore("a", "nlp", machine.netns, first)
     machine.names.publish("a", llama("10.0.0.1"))

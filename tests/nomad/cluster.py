@@ -20,6 +20,7 @@ from typing import Any
 
 from astra_agent import holder, namespaces
 from astra_agent.containerd.private import PrivateContainerd
+from tests import cgroups
 from tests.fakes.eventually import PATIENCE_S, eventually
 
 LINK_PORT = 7411
@@ -128,6 +129,7 @@ class Agent:
         self.kill()
         holder.sweep(self.folder / "state", lambda _: True)
         asyncio.run(self.containerd.clean())
+        cgroups.remove(self.cgroup_parent)
 
     def pids(self, slot_part: str) -> list[int]:
         """Of all containers whose name has this part, in whatever hierarchy their cgroup is."""

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from astra_gang.core import Phase, Policy
+
 sys.path.insert(0, str(Path(__file__).parent))
-from world import play  # a sibling module: tests are no package
+from world import World, play  # a sibling module: tests are no package
 
 STEPS = int(os.environ.get("ASTRA_SIMULATE_STEPS", "100000"))
 SEED = int(os.environ.get("ASTRA_SIMULATE_SEED", str(time.time_ns() % 1_000_000)))
@@ -25,3 +27,19 @@ def test_the_rules_hold_in_a_random_history(history: int) -> None:
     print(f"seed {seed}: make simulate STEPS={_HISTORY} SEED={seed} plays this history again")
     world = play(seed, min(STEPS, _HISTORY))
     assert world.steps >= min(STEPS, _HISTORY)
+
+
+def test_a_start_without_a_member_is_against_the_rules_unless_its_machine_was_booted() -> None:
+    world = World(seed=1, faults=False)
+    world.submit("1", 2, Policy())
+    world.run(steps=1000, until=lambda: world.stored["1"].phase is Phase.STARTING)
+    leader, other = (worker.slot for worker in world.stored["1"].workers)
+    assert leader is not None and other is not None
+    starts, machine = world.machines[leader.machine].slots[leader.id], world.machines[other.machine]
+    world._check_start(starts, 0)
+    slot = machine.slots.pop(other.id)
+    with pytest.raises(AssertionError, match="rule 1"):
+        world._check_start(starts, 0)
+    machine.slots[other.id] = slot
+    world.boot(machine)
+    world._check_start(starts, 0)

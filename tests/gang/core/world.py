@@ -131,6 +131,8 @@ class World:
         """The engine's book: slot -> machine, until its processes are gone."""
         self.leaving: set[str] = set()
         self.dead_slots: set[str] = set()
+        self.taken: set[tuple[str, int]] = set()
+        """Slot and attempt of containers that went with a boot of their machine or with an end from outside."""
         self.stored: dict[str, RunState] = {}
         self.term = 1
         self.coordinator_up = True
@@ -461,8 +463,8 @@ class World:
         for member in attempt.members:
             there = [s for m in self.machines.values() for s in m.slots.values() if s.id == member.slot]
             alive = any(number in s.containers for s in there)
-            booted = not there  # its machine was booted after it had been armed
-            assert alive or booted, "nothing starts before all of its attempt are armed (rule 1)"
+            taken = (member.slot, number) in self.taken and not any(self._heard_of(state, s, number) for s in there)
+            assert alive or taken, "nothing starts before all of its attempt are armed (rule 1)"
         older = [c for n, c in slot.containers.items() if n < number and c.state == "running"]
         assert not older, "nothing of the old attempt runs when the next one starts"
         for machine in self.machines.values():
@@ -470,6 +472,11 @@ class World:
                 if other.rank == slot.rank and other.id.split("-")[2] == slot.id.split("-")[2] and other is not slot:
                     running = any(c.state == "running" for c in other.containers.values())
                     assert not running or other.stuck, "no rank runs twice"
+
+    def _heard_of(self, state: RunState, slot: SlotOnMachine, number: int) -> bool:
+        """The coordinator goes on with that attempt although it knows of this use of the slot."""
+        known = [w.slot.incarnation for w in state.workers if w.slot is not None and w.slot.id == slot.id]
+        return state.attempt == number and str(slot.incarnation) in known
 
     def _check_proof(self, state: RunState, members: set[str]) -> None:
         """A whole gang that wants it starts in slots that were proved together, or were given up to prove."""
@@ -513,6 +520,8 @@ class World:
         self.after(seconds, lambda: self._back(machine))
 
     def boot(self, machine: Machine) -> None:
+        for slot in machine.slots.values():
+            self._take(slot)
         machine.slots.clear()
         machine.up = False
         self.after(self.random.uniform(1, 90), lambda: self._back(machine))
@@ -540,9 +549,13 @@ class World:
         if any(c.state != "exited" for c in slot.containers.values()):
             self.after(2.0, lambda: self._ended_from_outside(machine, slot))
             return
+        self._take(slot)
         del machine.slots[slot.id]
         if not self.chance(0.2):
             self.after(self.random.uniform(0.1, 3.0), lambda: self._put_again(machine, slot))
+
+    def _take(self, slot: SlotOnMachine) -> None:
+        self.taken |= {(slot.id, number) for number in slot.containers}
 
     def _put_again(self, machine: Machine, old: SlotOnMachine) -> None:
         if old.id in machine.gone or old.id in machine.slots or old.id not in self.book:
