@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -111,12 +112,15 @@ def command(netns: Path | None, max_bps: float = 0.0) -> Sequence[str]:
 
 
 async def end(process: asyncio.subprocess.Process) -> None:
-    """Close its input, which ends it; kill it when it does not. Idempotent."""
+    """Close its input, which ends it; kill it when it does not, or when this is cancelled. Idempotent."""
     if process.stdin is not None:
         process.stdin.close()
     try:
         async with asyncio.timeout(_END_S):
             await process.wait()
-    except TimeoutError:
-        process.kill()
+    except (TimeoutError, asyncio.CancelledError) as error:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
         await process.wait()
+        if isinstance(error, asyncio.CancelledError):
+            raise

@@ -41,19 +41,32 @@ class Responder:
         self._token = token
         self._limits = limits or Limits()
         self._running = 0
+        self._callers: set[asyncio.Task[None]] = set()
         self.port = 0
 
     async def run(self, address: str, port: int, ready: asyncio.Event | None = None) -> None:
-        """Listen on *address* and *port* (0: any, see `port`). Raises: OSError, when it can't."""
+        """
+        Listen on *address* and *port* (0: any, see `port`), until cancelled; no member outlives it.
+
+        Raises: OSError, when it can't.
+        """
         server = await asyncio.start_server(self._serve, address, port, limit=MESSAGE_MAX)
         self.port = int(server.sockets[0].getsockname()[1])
         log.info("responder_up address=%s port=%d", address, self.port)
         if ready is not None:
             ready.set()
-        async with server:
-            await server.serve_forever()
+        try:
+            async with server:
+                await server.serve_forever()
+        finally:
+            for caller in self._callers:
+                caller.cancel()
+            await asyncio.gather(*self._callers, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if (task := asyncio.current_task()) is not None:
+            self._callers.add(task)
+            task.add_done_callback(self._callers.discard)
         try:
             if await self._knows_token(reader, writer):
                 await self._take_part(reader, writer)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
@@ -45,6 +47,35 @@ async def test_who_knows_the_token_takes_part(start: Start) -> None:
     channel = await responder.call("127.0.0.1", served.port, TOKEN)
     answer = await channel.ask(opening(), ANSWER_S)
     assert isinstance(answer, Opened) and answer.device == "lo" and answer.port
+    await channel.close()
+
+
+def members() -> list[str]:
+    """Processes of members that this process has started and not waited for."""
+    mine = []
+    for status in Path("/proc").glob("[0-9]*/status"):
+        with contextlib.suppress(OSError):
+            if f"\nPPid:\t{os.getpid()}\n" in status.read_text():
+                words = status.with_name("cmdline").read_bytes().split(b"\0")
+                mine += [status.parent.name] if b"astra_netprobe.member" in words or words == [b""] else []
+    return mine
+
+
+@pytest.mark.parametrize("left", [False, True], ids=["while a caller is there", "while a member ends"])
+async def test_no_member_outlives_a_responder(left: bool) -> None:
+    made, ready = Responder(TOKEN), asyncio.Event()
+    before = set(members())
+    running = asyncio.create_task(made.run("127.0.0.1", 0, ready))
+    await ready.wait()
+    channel = await responder.call("127.0.0.1", made.port, TOKEN)
+    assert isinstance(await channel.ask(opening(), ANSWER_S), Opened)
+    assert set(members()) - before
+    if left:
+        await channel.close()
+        await asyncio.sleep(0)
+    running.cancel()
+    await asyncio.wait({running})
+    assert set(members()) <= before
     await channel.close()
 
 
