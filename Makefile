@@ -57,6 +57,8 @@ clean: ## remove everything that was built here
 setup-test:
 	@scripts/setup test
 
-# The frameworks are gigabytes: they are fetched only where that level runs, and a level that lacks them says so itself.
+# The frameworks are gigabytes, and so is the machine of the level vm: they are fetched only where that level runs, and a
+# level that lacks them says so itself.
 setup-levels: setup-test
+	@case " $(LEVELS) " in *" vm "*) scripts/setup vm || echo "The level vm goes without." ;; esac
 	@case " $(LEVELS) " in *" frameworks "*|"  ") scripts/setup frameworks || echo "The level frameworks goes without." ;; esac

@@ -1,9 +1,10 @@
 """
 The levels of tests: which there are, what each needs, and the table that closes every whole run.
 
-A test's level is its folder (`tests/contract`, `tests/containers`, `tests/nomad`, `tests/frameworks`, `tests/devices`);
-all other folders are core. `--levels`, or LEVELS, chooses; a level that was not chosen is not even imported. A
-level that can't run here is never silent: the table names it with the reason. A run of no test at all has failed.
+A test's level is its folder (`tests/contract`, `tests/containers`, `tests/nomad`, `tests/frameworks`, `tests/devices`,
+`tests/vm`); all other folders are core. `--levels`, or LEVELS, chooses; a level that was not chosen is not even
+imported. The level vm is slow by nature: it runs when it is named, by level or by path, and at no other time. A level
+that can't run here is never silent: the table names it with the reason. A run of no test at all has failed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,12 @@ ROOT = TESTS.parent
 FRAMEWORKS = ROOT / "build" / "frameworks"
 """Where `scripts/setup frameworks` puts PyTorch and JAX."""
 
-LEVELS = ("core", "contract", "containers", "nomad", "frameworks", "devices")
+VM = ROOT / "build" / "vm"
+"""Where `scripts/setup vm` puts the disk of the machine."""
+
+LEVELS = ("core", "contract", "containers", "nomad", "frameworks", "devices", "vm")
+ON_DEMAND = ("vm",)
+"""Run when they are named, and not as part of all."""
 SBIN = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 CAP_SYS_ADMIN = 21
 
@@ -57,10 +63,21 @@ def nomad_missing() -> str | None:
     return containers_missing()
 
 
+def vm_missing() -> str | None:
+    """What keeps an emulated machine from running here; None when nothing does."""
+    absent = [name for name in ("qemu-system-x86_64", "qemu-img", "ssh") if shutil.which(name, path=SBIN) is None]
+    if absent:
+        return f"needs {', '.join(absent)}: run scripts/setup vm"
+    if not (VM / "disk").exists():
+        return "needs the machine's disk in build/vm: run scripts/setup vm"
+    return None
+
+
 NEEDS: dict[str, Callable[[], str | None]] = {
     "containers": containers_missing,
     "nomad": nomad_missing,
     "frameworks": frameworks_missing,
+    "vm": vm_missing,
 }
 """By level, and by marker for single tests of other levels."""
 
@@ -83,7 +100,7 @@ def level_of(path: Path) -> str:
 
 def chosen_levels(text: str) -> tuple[str, ...]:
     """
-    Levels named in *text* (by spaces or commas), in the order of `LEVELS`; all of them when it is empty.
+    Levels named in *text* (by spaces or commas), in the order of `LEVELS`; all but those on demand when it is empty.
 
     Raises:
         UsageError: a name that is no level.
@@ -91,7 +108,7 @@ def chosen_levels(text: str) -> tuple[str, ...]:
     names = text.replace(",", " ").split()
     if unknown := [name for name in names if name not in LEVELS]:
         raise pytest.UsageError(f"there is no level {unknown[0]!r}; there are: {', '.join(LEVELS)}")
-    return tuple(level for level in LEVELS if level in names) if names else LEVELS
+    return tuple(level for level in LEVELS if (level in names if names else level not in ON_DEMAND))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -103,7 +120,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     text = str(config.getoption("--levels"))
     whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS or bool(text)
-    config.pluginmanager.register(LevelsPlugin(chosen_levels(text), shows_table=whole), "astra-levels")
+    chosen = chosen_levels(text) if whole else LEVELS
+    config.pluginmanager.register(LevelsPlugin(chosen, shows_table=whole), "astra-levels")
 
 
 class LevelsPlugin:
@@ -167,6 +185,8 @@ class LevelsPlugin:
 
     def why_not(self, level: str) -> str:
         """Why no test of *level* was executed."""
+        if level not in self.chosen and level in ON_DEMAND and len(self.chosen) == len(LEVELS) - len(ON_DEMAND):
+            return f"only on demand, with make test LEVELS={level}"
         if level not in self.chosen:
             return f"not asked for, only {' '.join(self.chosen)}"
         if not self.counts[level]["skipped"]:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from importlib import import_module
+from typing import Any, NoReturn
 
 import click
 
 from astra_agent.errors import AstraError, first_of, handling
-from astra_cli.commands import act, completion, demo, dev, dns, doctor, drills, install, look, machine, netcheck, run
 from astra_cli.output import complain
 
 INTERRUPTED = 130
@@ -33,27 +33,48 @@ _WORDS = (
 """click's words, and ours for people who know no Python."""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class Group(click.Group):
+    """
+    A group whose commands are imported when they are asked for: no command waits for what the others need.
+
+    Attributes:
+        later: By name, the module in `astra_cli.commands` and the command in it.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.later: dict[str, str] = {}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*self.commands, *self.later})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.commands:
+            for name in (cmd_name,) if cmd_name in self.later else tuple(self.later):  # all, to say what was meant
+                module, _, attribute = self.later.pop(name).partition(":")
+                self.add_command(getattr(import_module(f"astra_cli.commands.{module}"), attribute), name)
+        return super().get_command(ctx, cmd_name)
+
+
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="astraeus", prog_name="astra")
 def cli() -> None:
     """Training on several machines at once: gangs placed whole, started together, restarted together."""
 
 
-@cli.group()
-def astraeus() -> None:
-    """The same commands by another name."""
-
-
-for _command in (run.run, look.status, look.ranks, look.events, look.logs, act.execute, act.stop, look.nodes):
-    cli.add_command(_command)
-    astraeus.add_command(_command)
-for _command in (
-    dev.dev, doctor.doctor, machine.capture, dns.dns, completion.completion, demo.demo, netcheck.netcheck,
-    install.agent, install.coordinator, install.on_nomad,
-):  # fmt: skip
-    cli.add_command(_command)
-for _command in (drills.link, drills.port, drills.kill, drills.start):
-    dev.dev.add_command(_command)
+_RUNS = {
+    "run": "run:run", "status": "look:status", "ranks": "look:ranks", "events": "look:events", "logs": "look:logs",
+    "exec": "act:execute", "stop": "act:stop", "nodes": "nodes:nodes",
+}  # fmt: skip
+_MACHINES = {
+    "agent": "install:agent", "capture": "machine:capture", "completion": "completion:completion",
+    "coordinator": "install:coordinator", "demo": "demo:demo", "dev": "drills:dev", "dns": "dns:dns",
+    "doctor": "doctor:doctor", "netcheck": "netcheck:netcheck", "nomad": "install:on_nomad",
+}  # fmt: skip
+astraeus = Group("astraeus", help="The same commands by another name.")
+astraeus.later.update(_RUNS)
+cli.later.update(_RUNS | _MACHINES)
+cli.add_command(astraeus)
 
 
 def main() -> NoReturn:

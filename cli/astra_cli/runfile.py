@@ -16,6 +16,10 @@ from astra_agent.errors import InvalidRequest
 
 Json = dict[str, Any]
 
+STARTS = ("Gang", "MinAvailable", "Independent")
+ON_FAILURE = ("RestartJob", "RestartTask", "FailJob")
+"""The spec's policies; here as words, since the coordinator's code takes a while to load."""
+
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _UNITS_BYTES = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40, "K": 10**3, "M": 10**6, "G": 10**9}
 

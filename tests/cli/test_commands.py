@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
+import subprocess
+import sys
 import urllib.request
 from pathlib import Path
 
@@ -81,6 +83,15 @@ def said_by(api: FakeApi, path: str) -> object:
 def test_the_commands_are_those_of_astra_astraeus_too(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["astraeus", "status", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["items"][0]["metadata"]["name"] == "first-gang"
+
+
+def test_a_command_loads_nothing_that_only_others_need() -> None:
+    unwanted = ("astra_cli.dev.cluster", "astra_cli.netcheck.lead", "astra_gang.core", "astra_agent.inventory", "numpy")
+    check = f"invoke(['status', '--api', 'no address']); print(*[name for name in {unwanted} if name in sys.modules])"
+    command = [sys.executable, "-c", f"import sys; from astra_cli.main import invoke; {check}"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    assert ran.stdout == "\n"
+    assert "--api must be an address" in ran.stderr
 
 
 def test_a_run_is_submitted_by_the_other_name_too(

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from astra_agent.errors import InvalidRequest
-from astra_cli.runfile import RunFlags, build, byte_count, in_flags, named, parse, seconds
+from astra_cli.runfile import ON_FAILURE, STARTS, RunFlags, build, byte_count, in_flags, named, parse, seconds
+from astra_gang.core import OnFailure, StartPolicy
 from astra_gang.spec import parse as checked
 
 
@@ -130,6 +131,11 @@ def test_what_the_coordinator_refuses_is_said_of_the_flags(flags: dict[str, Any]
     said = in_flags(str(caught.value))
     assert said.startswith(sentence)
     assert "spec." not in said
+
+
+def test_policies_are_the_coordinators() -> None:
+    assert tuple(STARTS) == tuple(StartPolicy)
+    assert tuple(ON_FAILURE) == tuple(OnFailure)
 
 
 def test_a_number_of_cores_is_one() -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.containers.dev_cluster import DevCluster, eventually
+from tests.containers.dev_cluster import DevCluster
 from tests.containers.test_netcheck import members
+from tests.fakes.eventually import eventually
 
 SICK = "the link of m-2 is slow in both directions"
 ENOUGH_S = 120.0

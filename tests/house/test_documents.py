@@ -66,8 +66,8 @@ def wrong_words(words: list[str]) -> Iterator[str]:
             named = {word.partition("=")[0]} if word.startswith("--") else {f"-{letter}" for letter in word[1:]}
             if not named <= options:
                 yield f"{command.name} {word}"
-        elif isinstance(command, click.Group) and word in command.commands:
-            command = command.commands[word]
+        elif isinstance(command, click.Group) and (named_so := command.get_command(click.Context(command), word)):
+            command = named_so
             options |= options_of(command)
         elif isinstance(command, click.Group) and position == 0 and word.isalpha() and word.islower():
             yield f"astra {word}"

@@ -43,9 +43,10 @@ def test_every_folder_that_is_no_level_is_core() -> None:
     assert level_of(ROOT / "tests/contract/test_store.py") == "contract"
 
 
-def test_levels_are_chosen_by_name_and_none_means_all() -> None:
+def test_levels_are_chosen_by_name_and_none_means_all_but_the_slow_machine() -> None:
     assert chosen_levels("contract, core") == ("core", "contract")
-    assert chosen_levels("") == LEVELS
+    assert chosen_levels("") == tuple(level for level in LEVELS if level != "vm")
+    assert chosen_levels("vm") == ("vm",)
     with pytest.raises(pytest.UsageError, match="there is no level 'fast'; there are: core, contract"):
         chosen_levels("fast")
 
@@ -68,6 +69,17 @@ def test_a_level_that_was_not_asked_for_is_not_imported(project: Path) -> None:
     run = run_pytest(project, "--levels", "core")
     assert run.returncode == 0, run.stdout
     assert "contract    did not run: not asked for, only core" in run.stdout
+
+
+def test_the_level_on_demand_runs_when_it_is_named_and_is_told_otherwise(project: Path) -> None:
+    (project / "tests/vm").mkdir()
+    (project / "tests/gang/test_a.py").write_text(PASSES)
+    (project / "tests/vm/test_b.py").write_text("raise RuntimeError('imported')\n")
+    run = run_pytest(project)
+    assert run.returncode == 0, run.stdout
+    assert "vm          did not run: only on demand, with make test LEVELS=vm" in run.stdout
+    assert "imported" in run_pytest(project, "--levels", "vm").stdout
+    assert "imported" in run_pytest(project, "tests/vm/test_b.py").stdout
 
 
 def test_a_file_that_does_not_import_fails_its_level(project: Path) -> None:

@@ -6,7 +6,9 @@ names it.
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import subprocess
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -118,3 +120,47 @@ async def test_a_token_that_is_deleted_is_named_with_its_file(server: LoopbackSe
     async with NomadApi(Access(server.url, tmp_path / "token"), patience_s=0.2) as api:
         with pytest.raises(Unavailable, match=str(tmp_path / "token")):
             await api.nodes("default")
+
+
+OTHERS = {name: (ROOT / f"deploy/nomad/{name}-policy.hcl").read_text() for name in ("user", "operator")}
+JOB = (ROOT / "examples/nomad/hello.nomad.hcl").read_text()
+POOL = (ROOT / "deploy/nomad/gpu-pool.hcl").read_text()
+MAY = {
+    "user": (("job", "run", "-detach", "-"), ("job", "status", "hello"), ("job", "status"), ("node", "status")),
+    "operator": (
+        ("node", "pool", "apply", "-"), ("job", "run", "-detach", "-"), ("job", "status", "hello"), ("job", "status"),
+        ("var", "put", "-force", "nomad/jobs/astra-coordinator", "operator_token=x"),
+    ),
+}  # fmt: skip
+"""Commands of the policies' own comments, as far as a server without clients can answer them."""
+
+
+def as_user(server: LoopbackServer, token: str, words: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "NOMAD_ADDR": server.url, "NOMAD_TOKEN": token}
+    given = POOL if words[:2] == ("node", "pool") else JOB if words[-1] == "-" else None
+    return subprocess.run(
+        (str(server.binary), *words), input=given, env=environment, capture_output=True, text=True, timeout=60,
+        check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("who", sorted(MAY))
+def test_people_may_do_what_their_policy_is_for_and_no_more(server: LoopbackServer, who: str) -> None:
+    token = server.token_with(f"{who}-{uuid.uuid4().hex[:8]}", OTHERS[who])
+    for words in MAY[who]:
+        done = as_user(server, token, words)
+        assert done.returncode == 0, (words, done.stdout, done.stderr)
+    for words in (("acl", "token", "list"), ("operator", "scheduler", "set-config", "-memory-oversubscription=true")):
+        assert "403" in as_user(server, token, words).stderr
+    if who == "user":
+        assert "403" in as_user(server, token, ("node", "pool", "apply", "-")).stderr
+        assert as_user(server, token, ("var", "get", "nomad/jobs/astra-coordinator")).returncode != 0
+
+
+@pytest.mark.parametrize("line", ["submit-job", "read-job"])
+def test_a_line_of_the_users_policy_is_needed(server: LoopbackServer, line: str) -> None:
+    assert as_user(server, server.token, MAY["user"][0]).returncode == 0
+    without = re.sub(rf'^\s+"{line}",.*$', "", OTHERS["user"], flags=re.MULTILINE)
+    token = server.token_with(f"less-{uuid.uuid4().hex[:8]}", without)
+    refused = [as_user(server, token, words) for words in MAY["user"][:2]]
+    assert any("403" in done.stderr for done in refused)

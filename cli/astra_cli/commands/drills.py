@@ -9,7 +9,7 @@ import click
 
 from astra_agent.errors import InvalidRequest, NotFound
 from astra_cli import completing
-from astra_cli.commands.dev import state_option, where_is
+from astra_cli.commands.dev import dev, state_option, where_is
 from astra_cli.dev import control, files, network, played, requests
 from astra_cli.invocation import json_option
 from astra_cli.output import Output
@@ -19,7 +19,7 @@ machine_option = click.option(
 )
 
 
-@click.command()
+@dev.command()
 @machine_option
 @click.option("--rate", metavar="RATE", help="Such as 200mbit, in each direction; none takes it away.")
 @click.option("--down", is_flag=True, help="Cut it.")
@@ -47,7 +47,7 @@ def link(
     _show({"name": machine, "link": now}, text, as_json)
 
 
-@click.command()
+@dev.command()
 @machine_option
 @click.option("--port", "name", required=True, metavar="PORT", help="Such as mlx5_3 or mlx5_3:1.")
 @click.option("--down", is_flag=True, help="Pull its cable.")
@@ -75,7 +75,7 @@ def port(
     _show({"name": machine, "port": name, "up": up}, f"{machine}: port {name} {'up' if up else 'down'}", as_json)
 
 
-@click.command()
+@dev.command()
 @machine_option
 @state_option
 @json_option
@@ -91,7 +91,7 @@ def kill(inherited: str | None, state: str | None, machine: str, as_json: bool) 
     _show({"name": machine, "off": True}, text, as_json)
 
 
-@click.command()
+@dev.command()
 @machine_option
 @state_option
 @json_option

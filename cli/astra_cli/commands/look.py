@@ -1,4 +1,4 @@
-"""`astra status`, `ranks`, `events`, `logs`, `nodes`: commands that only look."""
+"""`astra status`, `ranks`, `events`, `logs`: commands that only look at runs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ from typing import Any
 import click
 
 from astra_agent.errors import Unavailable
-from astra_agent.inventory.document import load
 from astra_cli import completing, documents, render
 from astra_cli.client import Client
 from astra_cli.follow import Lines, Patience, expect_log, follow_log
 from astra_cli.invocation import Invocation, ask, run_argument, talks
-from astra_cli.machine.picture import picture
 from astra_cli.narrator import Quiet
 from astra_cli.output import Output
 
@@ -132,42 +130,3 @@ def _log_records(rank: int, lines: list[str]) -> None:
     for line in lines:
         sys.stdout.write(json.dumps({"rank": rank, "line": line}, ensure_ascii=False) + "\n")
     sys.stdout.flush()
-
-
-@click.command()
-@click.argument("machine", required=False, metavar="[NAME]", shell_complete=completing.machines)
-@talks
-def nodes(invocation: Invocation, machine: str | None) -> None:
-    """
-    The machines, what is free, who is away.
-
-    With a NAME that one alone, as a picture of its GPUs and ports, and of what is wrong with them.
-    """
-    if machine is not None:
-        _machine(invocation, machine)
-        return
-    document = ask(invocation, lambda client: client.machines())
-    if invocation.output.as_json:
-        invocation.output.document(document)
-    elif document["items"]:
-        invocation.output.table(render.machines(documents.Machine.model_validate(item) for item in document["items"]))
-    else:
-        invocation.output.note(
-            "no machine is known to the coordinator yet; `astra dev status` shows a dev cluster's agents"
-        )
-
-
-def _machine(invocation: Invocation, name: str) -> None:
-    output = invocation.output
-    document = ask(invocation, lambda client: client.machine(name))
-    if output.as_json:
-        output.document(document)
-        return
-    summary = documents.Machine.model_validate(document)
-    output.table(render.machines((summary,)))
-    output.out.file.write("\n")
-    if document.get("inventory") is None:
-        output.note(f"{summary.name} is not connected: what it has is not known now")
-        return
-    for cell in picture(load(document["inventory"])):
-        output.line(cell)

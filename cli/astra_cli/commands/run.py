@@ -16,7 +16,6 @@ from astra_cli.follow import follow_run
 from astra_cli.invocation import Invocation, ask, talks
 from astra_cli.narrator import Story
 from astra_cli.reading import read
-from astra_gang.core import OnFailure, StartPolicy
 
 INTERRUPTED = 130
 EXIT = {"Completed": 0, "Failed": 1, "Stopped": 1}
@@ -33,10 +32,8 @@ REFUSED = 2
 )
 @click.option("--machines", type=int, metavar="N", help="How many machines; more than one is a gang.")
 @click.option("--gpus", type=int, metavar="N", help="GPUs in all.")
-@click.option("--start", type=click.Choice([policy.value for policy in StartPolicy]), help="How its workers start.")
-@click.option(
-    "--on-failure", type=click.Choice([policy.value for policy in OnFailure]), help="What a failed worker leads to."
-)
+@click.option("--start", type=click.Choice(runfile.STARTS), help="How its workers start.")
+@click.option("--on-failure", type=click.Choice(runfile.ON_FAILURE), help="What a failed worker leads to.")
 @click.option("--env", multiple=True, metavar="K=V", help="A variable for every worker; wins over Astraeus's.")
 @click.option("--drive", "drives", multiple=True, metavar="NAME:/PATH[:ro]", help="Mount a drive of the cluster.")
 @click.option("--time-limit", metavar="TIME", help="Such as 90s, 30m, 24h.")

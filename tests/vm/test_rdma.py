@@ -1,0 +1,116 @@
+"""
+Soft-RoCE, which has real verbs: what the machine has, what workers get of it, and what is said when a piece is missing.
+Two workers of two agents have the one device of the machine; it carries packets to itself.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.vm import verbs_image
+from tests.vm.cluster import Cluster
+
+pytestmark = pytest.mark.timeout(3600)
+FABRIC = '[fabric]\nname = "pod-1"\n'
+NETWORK = {"interconnect": "rdma", "min_gbps": 2}
+WRITES = """
+echo "uid $(id -u) hca $NCCL_IB_HCA" > /out/env-$RANK
+common="-d rxe0 -x 1 -n 20 -s 65536"
+if [ $RANK = 0 ]; then peer=; else peer=$MASTER_ADDR; fi
+for i in $(seq 60); do ib_write_bw $common $peer >> /out/bw-$RANK 2>&1 && exit 0; sleep 2; done
+exit 1
+""".replace("$(seq 60)", " ".join(map(str, range(60))))
+
+
+@pytest.fixture
+def verbs(cluster: Cluster, tmp_path: Path) -> Cluster:
+    """With a device on a link of its own, its nodes, and a fabric that the operator has named."""
+    machine = cluster.machine
+    verbs_image.write(tmp_path / "verbs.tar")
+    machine.send(tmp_path, "/images", ["verbs.tar"])
+    machine.write("/etc/astraeus/machine.toml", FABRIC)
+    machine.run(
+        "modprobe rdma_rxe; modprobe rdma_ucm; ip link add va type veth peer name vb; ip addr add 10.9.0.1/24 dev va; "
+        "ip link set va up; ip link set vb up; rdma link add rxe0 type rxe netdev va; udevadm settle"
+    )
+    until_ports(cluster, {"rxe0:1": True})
+    return cluster
+
+
+def until(condition: Callable[[], bool], what: Callable[[], object]) -> None:
+    deadline_s = time.monotonic() + 900
+    while not condition():
+        assert time.monotonic() < deadline_s, what()
+        time.sleep(2)
+
+
+def until_ports(cluster: Cluster, expected: dict[str, bool]) -> None:
+    """What two of the agents have told the coordinator: each port of the fabric, and whether it is up."""
+    names = ("m1", "m2")
+    until(
+        lambda: all(ports(cluster, name) == expected for name in names),
+        lambda: [machine(cluster, name) for name in names],
+    )
+
+
+def machine(cluster: Cluster, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(cluster.astra("nodes", name, "--json"))
+    return found
+
+
+def ports(cluster: Cluster, name: str) -> dict[str, bool]:
+    return {port["name"]: bool(port["up"]) for port in machine(cluster, name)["ports"] if port["tier"] == "rdma"}
+
+
+def submit(cluster: Cluster, name: str) -> None:
+    resources = {"machines": 2, "cpu_cores": 1, "memory_bytes": 128 * 2**20, "network": NETWORK}
+    template = {
+        "image": "oci-archive:/images/verbs.tar", "command": "/bin/sh", "args": ["-c", WRITES],
+        "datavolume_refs": [{"name": "work", "mount_path": "/out", "mode": "ReadWrite"}],
+        "requested_resources": resources,
+    }  # fmt: skip
+    spec = {"start": "Gang", "on_failure": "FailJob", "task_template": template}
+    path = cluster.machine.folder / f"{name}.json"
+    path.write_text(json.dumps({"metadata": {"name": name}, "spec": spec}))
+    cluster.astra("run", str(path))
+
+
+def test_two_workers_write_to_each_other_with_what_they_were_given(verbs: Cluster) -> None:
+    submit(verbs, "writes")
+    until(lambda: verbs.status("writes")["phase"] in ("Completed", "Failed"), lambda: verbs.status("writes"))
+    assert verbs.status("writes")["phase"] == "Completed", verbs.machine.run("tail -n 99 /written/bw-*")
+    for rank in (0, 1):
+        assert verbs.machine.run(f"cat /written/env-{rank}") == "uid 1000 hca =rxe0:1\n"
+        assert "65536" in verbs.machine.run(f"cat /written/bw-{rank}")
+    assert verbs.status("writes")["tier"] == "rdma"
+
+
+def test_a_port_that_goes_down_and_up_is_told(verbs: Cluster) -> None:
+    verbs.machine.run("ip link set va down")
+    until_ports(verbs, {"rxe0:1": False})
+    verbs.machine.run("ip link set va up")
+    until_ports(verbs, {"rxe0:1": True})
+
+
+@pytest.mark.parametrize(
+    ("harm", "sentence"),
+    [
+        ("rm /dev/infiniband/uverbs0", "has no uverbs node: no worker can open it"),
+        ("ip link set va down", "no training port of"),
+    ],
+)
+def test_a_missing_piece_is_a_sentence_before_any_worker_starts(verbs: Cluster, harm: str, sentence: str) -> None:
+    verbs.machine.run(harm)
+    submit(verbs, "lacks")
+
+    def said() -> str:
+        return verbs.astra("events", "lacks") + json.dumps(verbs.status("lacks"))
+
+    until(lambda: sentence in said(), said)
+    assert verbs.machine.run("ls /written").split() == []
