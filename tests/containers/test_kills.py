@@ -1,6 +1,7 @@
 """
 The kill matrix: `kill -9` of each part of a running cluster, at each stage of a gang's life. The run comes to the same
-end each time, and nothing starts twice: that is proved by the diary that the workers keep.
+end each time, and nothing starts twice: that is proved by the diary that the workers keep. And a stop by the user while
+nothing runs yet.
 """
 
 from __future__ import annotations
@@ -75,12 +76,15 @@ def check_completes(gangs: Gangs, run: str, diary: Diary, *, attempts: list[int]
     assert gangs.workers_left() == []
 
 
+def large_image() -> Image:
+    return Image().with_programs(*PROGRAMS).layer({"filler": File(os.urandom(1 << 20))}, compressed=False)
+
+
 @pytest.mark.parametrize("victim", VICTIMS)
 def test_while_it_prepares(gangs: Gangs, registry: GatedRegistry, victim: str) -> None:
     """No worker of it is there yet: program and shim are a neighbour's, on the same machines."""
     run, neighbour = f"prepare-{victim}", f"neighbour-{victim}"
-    image = Image().with_programs(*PROGRAMS).layer({"filler": File(os.urandom(1 << 20))}, compressed=False)
-    reference = registry.push(image, victim)
+    reference = registry.push(large_image(), victim)
     next_door = gangs.submit(neighbour, machines=1)
     next_door.let_go()
     gangs.running(neighbour, next_door)
@@ -167,3 +171,35 @@ def test_while_it_stops(gangs: Gangs, victim: str) -> None:
     check_nothing_started_twice(gangs, run, diary)
     gangs.settled()
     assert gangs.workers_left() == []
+
+
+# A stop by the user before anything runs ------------------------------------------------------------------------------
+
+
+def check_stopped_before_its_start(gangs: Gangs, run: str, diary: Diary) -> None:
+    """No program of it ran, and nothing of it is left."""
+    gangs.ended(run, "Stopped")
+    gangs.settled()
+    assert diary.lines() == []
+    assert gangs.ranks(run)["opened_at"] is None
+    assert gangs.workers_left() == []
+
+
+def test_a_stop_while_it_prepares(gangs: Gangs, registry: GatedRegistry) -> None:
+    """It ends while its image is still being pulled: the registry gives no more until the run is over."""
+    reference = registry.push(large_image(), "stopped")
+    with registry.closed_after(64 << 10):
+        diary = gangs.submit("stopped-early", image=reference)
+        registry.wait_closed()
+        gangs.until("stopped-early", lambda status: workers(status) == ["Preparing"] * 4, "all prepare")
+        gangs.stop("stopped-early")
+        check_stopped_before_its_start(gangs, "stopped-early", diary)
+
+
+def test_a_stop_while_it_is_armed(gangs: Gangs) -> None:
+    """The agent that stood still hears of it last; nothing is armed or started then."""
+    with ExitStack() as stack:
+        diary = armed_but_one(gangs, "stopped-armed", stack)
+        gangs.stop("stopped-armed")
+        gangs.until("stopped-armed", lambda status: status["phase"] == "Stopping", "it stops")
+    check_stopped_before_its_start(gangs, "stopped-armed", diary)

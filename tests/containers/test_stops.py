@@ -21,6 +21,9 @@ PYTHON = str(Path(sys.executable).resolve())
 PROGRAM = f"{PYTHON} /{DRIVE}/slow_stop.py"
 GRACE_S = 8
 TIME_LIMIT_S = 6
+ORPHANS = 1000
+ZOMBIES = 10
+"""At any time there are fewer."""
 LIMIT = "A gang member exceeded its time limit"
 
 FORMS = {
@@ -95,6 +98,23 @@ def test_its_time_is_over(gangs: Gangs, form: str) -> None:
     assert gangs.workers_left() == []
 
 
+def test_a_checkpoint_has_nearly_all_of_the_grace_time(gangs: Gangs) -> None:
+    diary = begin(gangs, "long-stop", "shell", checkpoint_s=GRACE_S - 3)
+    gangs.stop("long-stop")
+    gangs.ended("long-stop", "Stopped")
+    assert diary.ranks("asked", 0) == diary.ranks("end", 0) == [0, 1]
+    assert codes(gangs, "long-stop", 0) == [3, 3]
+
+
+def test_a_checkpoint_has_as_long_before_a_restart(gangs: Gangs) -> None:
+    diary = begin(gangs, "long-restart", "shell", checkpoint_s=GRACE_S - 3)
+    kill([gangs.program("long-restart", 1, 0)])
+    gangs.running("long-restart", diary, attempt=1)
+    assert diary.ranks("asked", 0) == diary.ranks("end", 0) == [0]
+    assert codes(gangs, "long-restart", 0)[0] == 3
+    check_nothing_started_twice(gangs, "long-restart", diary)
+
+
 def test_what_does_not_end_within_its_grace_time_is_killed(gangs: Gangs) -> None:
     diary = begin(gangs, "slow", "argument list", checkpoint_s=1000)
     gangs.stop("slow")
@@ -107,9 +127,28 @@ def test_what_does_not_end_within_its_grace_time_is_killed(gangs: Gangs) -> None
 
 
 def test_orphans_are_reaped(gangs: Gangs) -> None:
-    forks = 'i=0; while [ $i -lt 300 ]; do (sleep 0.05 &); i=$((i+1)); done; touch "$DIARY/forked"; exec sleep 1000'
+    wait, then = 'until [ -e "$DIARY/go" ]; do sleep 0.1; done', 'touch "$DIARY/forked"; exec sleep 1000'
+    forks = f"{wait}; i=0; while [ $i -lt {ORPHANS} ]; do (sleep 0.05 &); i=$((i+1)); done; {then}"
     diary = gangs.submit("forks", machines=1, command="sh", args=["-c", forks])
-    eventually((diary.folder / "forked").exists, "all were forked")
+    gangs.until("forks", lambda status: status["phase"] == "Running", "forks runs")
     cgroup = gangs.cgroup("forks", 0, 0)
     cgroups = proc.Cgroups.of_this_machine()
+    init = next(pid for pid in cgroups.processes(cgroup) if proc.is_init(pid))
+    unreaped = [0]
+
+    def all_forked() -> bool:
+        forked = (diary.folder / "forked").exists()
+        unreaped.append(len(zombies(init)))
+        return forked
+
+    (diary.folder / "go").touch()
+    eventually(all_forked, "all were forked")
+    assert max(unreaped) < ZOMBIES
     eventually(lambda: len(cgroups.processes(cgroup)) == 2, "init and the program are left")
+    eventually(lambda: zombies(init) == [], "no zombie is left")
+
+
+def zombies(parent: int) -> list[int]:
+    """Its children that have ended and that it has not waited for; a cgroup does not list them."""
+    found = [(int(path.name), proc.status(int(path.name))) for path in Path("/proc").glob("[0-9]*")]
+    return [pid for pid, fields in found if fields.get("PPid") == str(parent) and fields["State"].startswith("Z")]

@@ -463,7 +463,7 @@ class World:
         for member in attempt.members:
             there = [s for m in self.machines.values() for s in m.slots.values() if s.id == member.slot]
             alive = any(number in s.containers for s in there)
-            taken = (member.slot, number) in self.taken and not any(self._heard_of(state, s, number) for s in there)
+            taken = (member.slot, number) in self.taken  # after it had been armed
             assert alive or taken, "nothing starts before all of its attempt are armed (rule 1)"
         older = [c for n, c in slot.containers.items() if n < number and c.state == "running"]
         assert not older, "nothing of the old attempt runs when the next one starts"
@@ -472,11 +472,6 @@ class World:
                 if other.rank == slot.rank and other.id.split("-")[2] == slot.id.split("-")[2] and other is not slot:
                     running = any(c.state == "running" for c in other.containers.values())
                     assert not running or other.stuck, "no rank runs twice"
-
-    def _heard_of(self, state: RunState, slot: SlotOnMachine, number: int) -> bool:
-        """The coordinator goes on with that attempt although it knows of this use of the slot."""
-        known = [w.slot.incarnation for w in state.workers if w.slot is not None and w.slot.id == slot.id]
-        return state.attempt == number and str(slot.incarnation) in known
 
     def _check_proof(self, state: RunState, members: set[str]) -> None:
         """A whole gang that wants it starts in slots that were proved together, or were given up to prove."""
