@@ -131,8 +131,8 @@ class World:
         """The engine's book: slot -> machine, until its processes are gone."""
         self.leaving: set[str] = set()
         self.dead_slots: set[str] = set()
-        self.taken: set[tuple[str, int]] = set()
-        """Slot and attempt of containers that went with a boot of their machine or with an end from outside."""
+        self.armed: set[tuple[str, int]] = set()
+        """Slot and attempt of every container that was ever made."""
         self.stored: dict[str, RunState] = {}
         self.term = 1
         self.coordinator_up = True
@@ -433,6 +433,7 @@ class World:
             slot.arm_failed, slot.detail, slot.fault = attempt, "runc create failed", "machine"
         else:
             slot.containers[attempt] = Container(attempt)
+            self.armed.add((slot.id, attempt))
         self._report(machine, slot)
 
     def _start(self, machine: Machine, slot: SlotOnMachine, attempt: int) -> None:
@@ -453,7 +454,10 @@ class World:
         self.after(self.random.choice((1.0, 20.0, 100.0, 700.0)), lambda: self._program_ends(machine, slot, container))
 
     def _check_start(self, slot: SlotOnMachine, number: int) -> None:
-        """Rules 1 and 5 on the world itself: recorded, and every member of the attempt is there, armed or further."""
+        """
+        Rules 1 and 5 on the world itself: recorded, and every member of the attempt has been armed. Since then it may
+        have ended, been given back or booted away: a start may arrive late.
+        """
         state = self.stored[slot.id.split("-")[2]]
         attempt = find_attempt(state, number)
         assert attempt is not None and attempt.opened_at is not None, "recorded before done (rule 5)"
@@ -461,10 +465,8 @@ class World:
         if state.attempt == number:  # a start may arrive when the next barrier is being made
             self._check_proof(state, {member.slot for member in attempt.members})
         for member in attempt.members:
-            there = [s for m in self.machines.values() for s in m.slots.values() if s.id == member.slot]
-            alive = any(number in s.containers for s in there)
-            taken = (member.slot, number) in self.taken  # after it had been armed
-            assert alive or taken, "nothing starts before all of its attempt are armed (rule 1)"
+            armed = (member.slot, number) in self.armed
+            assert armed, "nothing starts before all of its attempt are armed (rule 1)"
         older = [c for n, c in slot.containers.items() if n < number and c.state == "running"]
         assert not older, "nothing of the old attempt runs when the next one starts"
         for machine in self.machines.values():
@@ -515,8 +517,6 @@ class World:
         self.after(seconds, lambda: self._back(machine))
 
     def boot(self, machine: Machine) -> None:
-        for slot in machine.slots.values():
-            self._take(slot)
         machine.slots.clear()
         machine.up = False
         self.after(self.random.uniform(1, 90), lambda: self._back(machine))
@@ -544,13 +544,9 @@ class World:
         if any(c.state != "exited" for c in slot.containers.values()):
             self.after(2.0, lambda: self._ended_from_outside(machine, slot))
             return
-        self._take(slot)
         del machine.slots[slot.id]
         if not self.chance(0.2):
             self.after(self.random.uniform(0.1, 3.0), lambda: self._put_again(machine, slot))
-
-    def _take(self, slot: SlotOnMachine) -> None:
-        self.taken |= {(slot.id, number) for number in slot.containers}
 
     def _put_again(self, machine: Machine, old: SlotOnMachine) -> None:
         if old.id in machine.gone or old.id in machine.slots or old.id not in self.book:
