@@ -93,14 +93,13 @@ class Gangs(RunsOverHttp):
         (found,) = (pid for pid in shims if container in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"))
         return found
 
-    def workers_left(self) -> list[int]:
-        """Processes of any worker on any machine. A machine's name server runs on for a while after its last slot."""
-        top = self.cluster.layout.cgroup
-        found = set(sweep.cgroup_processes(top))
-        for folder in sweep.cgroup_directories(top):
-            if folder.name in BESIDE_WORKERS:
-                path = f"{top}/{folder.parent.name}/{folder.name}"
-                found -= set(proc.Cgroups.of_this_machine().processes(path))
+    def workers_left(self, *machines: str) -> list[int]:
+        """Processes of any worker there. A machine's name server runs on for a while after its last slot."""
+        found: set[int] = set()
+        for machine in machines or tuple(self.machines()):
+            top = self.cluster.layout.machine_cgroup(machine)
+            beside = (proc.Cgroups.of_this_machine().processes(f"{top}/{name}") for name in BESIDE_WORKERS)
+            found |= set(sweep.cgroup_processes(top)).difference(*beside)
         return sorted(found)
 
     @contextmanager

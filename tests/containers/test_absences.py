@@ -115,7 +115,7 @@ def test_past_the_limit_the_worker_is_stopped_by_its_own_agent_before_another_ta
     gangs.link(lost["machine"], up=False)
     try:
         gangs.until("cut", lambda status: status["attempt"] > 0 and status["phase"] == "Running", "another attempt")
-        assert sweep.cgroup_processes(gangs.cluster.layout.machine_cgroup(lost["machine"])) == []
+        assert gangs.workers_left(lost["machine"]) == []
     finally:
         gangs.link(lost["machine"], up=True)
     assert f"cut-1 is Down: its machine {lost['machine']} is lost" in " ".join(gangs.sentences("cut"))

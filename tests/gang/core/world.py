@@ -206,7 +206,7 @@ class World:
                 self._reserve(uid, decision)
             case GiveBack():
                 self._give_back(uid, decision.slot)
-            case Prove():
+            case Prove() if decision in outstanding(self.stored[uid]):  # what is not wanted any more is not begun
                 self._prove(uid, decision)
             case Arm() | Start() | Stop():
                 self._direct(uid, decision.machine, decision)
