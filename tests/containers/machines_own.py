@@ -58,6 +58,11 @@ class MachinesOwn:
         cgroup = ("--cgroup", f"/{NAMESPACE}/one")
         self.ctr("--namespace", NAMESPACE, "run", "--detach", *cgroup, reference, "one", "/bin/sleep", "1000")
 
+    def end_all(self) -> None:
+        """runc keeps its states in a folder that all containerds of a machine share."""
+        self.ctr("--namespace", NAMESPACE, "tasks", "delete", "--force", "one")
+        self.ctr("--namespace", NAMESPACE, "containers", "delete", "one")
+
 
 @contextmanager
 def machines_own(folder: Path) -> Iterator[MachinesOwn]:
@@ -67,8 +72,11 @@ def machines_own(folder: Path) -> Iterator[MachinesOwn]:
     try:
         asyncio.run(own.containerd.start())
         own.run_one()
-        yield own
+        try:
+            yield own
+        finally:
+            own.end_all()
     finally:
         asyncio.run(own.containerd.clean())
-        if made:
+        if made and not any(OWN.iterdir()):
             OWN.rmdir()
