@@ -50,7 +50,7 @@ async def test_one_that_ignores_sigterm_is_killed_at_once_by_a_power_cut(tmp_pat
 
 async def test_its_last_words_are_told_with_where_the_rest_is(tmp_path: Path) -> None:
     said: list[str] = []
-    daemon = child(tmp_path, "import sys; print('a'); sys.exit('the disk is full')", said)
+    daemon = child(tmp_path, "import sys; print('a', flush=True); sys.exit('the disk is full')", said)
     await daemon.start()
     await until(lambda: said, "its end")
     await daemon.stop()

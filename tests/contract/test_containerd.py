@@ -6,7 +6,9 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -89,10 +91,13 @@ def bench(containerd_bench: ContainerdBench) -> ContainerdBench:
 
 
 @pytest.fixture
-def scripts(tmp_path: Path) -> Path:
-    """A folder of programs that containers of the image `host` see."""
-    folder = tmp_path / "scripts"
-    folder.mkdir()
+def scripts() -> Iterator[Path]:
+    """A folder of programs that containers of the image `host` see: they see no /tmp that is in memory."""
+    with TemporaryDirectory(prefix="astra-scripts-", dir="/var/tmp") as folder:
+        yield write_scripts(Path(folder))
+
+
+def write_scripts(folder: Path) -> Path:
     (folder / "slow_stop.py").write_text(SLOW_STOP)
     (folder / "launcher.py").write_text(LAUNCHER)
     (folder / "worker.py").write_text(WORKER_OF_A_LAUNCHER)
