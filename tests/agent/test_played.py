@@ -41,6 +41,9 @@ class Played(Machine):
                 self.document["files"][path] = "1: DOWN\n"
         self.rewrite()
 
+    async def port_seen_down(self) -> None:
+        await until(lambda: any(not port.up for port in self.agent.facts().ports))
+
     async def failed(self, number: int = 0) -> str:
         await until(lambda: self.status().arm_failed == number)
         assert self.status().fault == "machine"
@@ -236,14 +239,14 @@ async def test_that_holds_for_the_next_attempt_as_well(dgx: Played) -> None:
     dgx.agent.obey(start())
     await until(lambda: dgx.attempt().state == "running")
     dgx.port_down("mlx5_3")
-    await until(lambda: any(not port.up for port in dgx.agent.facts().ports))
+    await dgx.port_seen_down()
     dgx.agent.obey(arm(1, placed=ON_IB))
     assert "mlx5_3:1 of gpu-1 has gone down" in await dgx.failed(1)
 
 
 async def test_a_port_that_was_down_before_is_left_out(dgx: Played) -> None:
     dgx.port_down("mlx5_3")
-    await until(lambda: any(not port.up for port in dgx.agent.facts().ports))
+    await dgx.port_seen_down()
     await dgx.ready()
     assert "mlx5_3:1" not in (await armed(dgx, arm(placed=ON_IB)))["NCCL_IB_HCA"]
 
@@ -283,7 +286,7 @@ async def test_a_program_that_runs_is_left_alone_when_a_port_goes_down(dgx: Play
     dgx.agent.obey(start())
     await until(lambda: dgx.attempt().state == "running")
     dgx.port_down("mlx5_3")
-    await until(lambda: any(not port.up for port in dgx.agent.facts().ports))
+    await dgx.port_seen_down()
     assert dgx.attempt().state == "running"
 
 

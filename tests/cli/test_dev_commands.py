@@ -117,7 +117,7 @@ def test_env_says_how_to_reach_it(where: Layout, capsys: pytest.CaptureFixture[s
     }
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="a dev cluster is root's, also one that is not there")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a dev cluster is root's, also one that is not there")
 @pytest.mark.parametrize("words", [[], ["--purge"]], ids=["stop", "purge"])
 def test_stop_says_what_there_was_and_tells_people_on_standard_error(
     where: Layout, capsys: pytest.CaptureFixture[str], words: list[str]
