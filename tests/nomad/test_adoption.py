@@ -13,7 +13,7 @@ from tests.containers.dev_cluster import kill
 from tests.fakes.eventually import eventually
 from tests.nomad.gangs import NomadGangs, nomad_gangs, registry_of_workers, worker_image
 from tests.nomad.jobs import gang
-from tests.runs_over_http import check_nothing_started_twice
+from tests.runs_over_http import Diary, check_nothing_started_twice
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -43,6 +43,15 @@ def live(gangs: NomadGangs, name: str) -> list[str]:
 
 def newest_told(gangs: NomadGangs, name: str) -> list[str]:
     return gangs.told(gangs.cluster.allocations(name)[0]["ID"])
+
+
+def begin(gangs: NomadGangs, name: str) -> Diary:
+    """A plain job of four that asks to be a gang, once it is one and runs; asked to stop, it does so at once."""
+    diary = gangs.adopt(name, job(gangs, name))
+    diary.let_go()
+    eventually(lambda: gangs.is_there(name), "the job is adopted")
+    gangs.running(name, diary)
+    return diary
 
 
 def test_the_example_starts_together_with_ranks_and_names(gangs: NomadGangs) -> None:
@@ -103,10 +112,7 @@ def test_one_that_is_late_is_told_to_those_that_wait(gangs: NomadGangs) -> None:
 
 
 def test_a_restart_of_one_worker_is_one_of_the_gang(gangs: NomadGangs) -> None:
-    diary = gangs.adopt("wished", job(gangs, "wished"))
-    diary.let_go()
-    eventually(lambda: gangs.is_there("wished"), "the job is adopted")
-    gangs.running("wished", diary)
+    diary = begin(gangs, "wished")
     before = gangs.running_allocations("wished")
     gangs.cluster.nomad("alloc", "restart", before[2])
     status = gangs.running("wished", diary, attempt=1)
@@ -120,10 +126,7 @@ def test_a_restart_of_one_worker_is_one_of_the_gang(gangs: NomadGangs) -> None:
 
 
 def test_a_stop_of_one_worker_places_all_of_it_anew(gangs: NomadGangs) -> None:
-    diary = gangs.adopt("plucked", job(gangs, "plucked"))
-    diary.let_go()
-    eventually(lambda: gangs.is_there("plucked"), "the job is adopted")
-    gangs.running("plucked", diary)
+    diary = begin(gangs, "plucked")
     before = gangs.running_allocations("plucked")
     gangs.cluster.nomad("alloc", "stop", "-detach", before[0])
     gangs.running("plucked", diary, attempt=1)
@@ -136,10 +139,7 @@ def test_a_stop_of_one_worker_places_all_of_it_anew(gangs: NomadGangs) -> None:
 @pytest.mark.parametrize("purge", [False, True], ids=["stop", "purge"])
 def test_a_job_that_is_stopped_ends_its_run(gangs: NomadGangs, purge: bool) -> None:
     name = "purged" if purge else "halted"
-    diary = gangs.adopt(name, job(gangs, name))
-    diary.let_go()
-    eventually(lambda: gangs.is_there(name), "the job is adopted")
-    gangs.running(name, diary)
+    diary = begin(gangs, name)
     gangs.cluster.nomad("job", "stop", "-detach", *(["-purge"] if purge else []), name)
     status = gangs.ended(name, "Stopped")
     assert status["reason"].startswith("Stopped by nomad job stop: ")
@@ -148,11 +148,8 @@ def test_a_job_that_is_stopped_ends_its_run(gangs: NomadGangs, purge: bool) -> N
 
 
 def test_scaled_to_nothing_it_ends_and_scaled_up_again_it_is_another_run(gangs: NomadGangs) -> None:
-    diary = gangs.adopt("scaled", job(gangs, "scaled"))
-    diary.let_go()
-    eventually(lambda: gangs.is_there("scaled"), "the job is adopted")
+    diary = begin(gangs, "scaled")
     first = uid(gangs, "scaled")
-    gangs.running("scaled", diary)
     gangs.cluster.nomad("job", "scale", "-detach", "scaled", "g", "0")
     status = gangs.ended("scaled", "Stopped")
     assert status["reason"] == "Stopped by nomad: job scaled has 0 workers now, not 4"
@@ -168,10 +165,7 @@ def test_scaled_to_nothing_it_ends_and_scaled_up_again_it_is_another_run(gangs: 
 
 
 def test_a_job_that_is_run_anew_with_changes_is_another_run(gangs: NomadGangs) -> None:
-    diary = gangs.adopt("changed", job(gangs, "changed"))
-    diary.let_go()
-    eventually(lambda: gangs.is_there("changed"), "the job is adopted")
-    gangs.running("changed", diary)
+    diary = begin(gangs, "changed")
     first = uid(gangs, "changed")
     gangs.run_job(job(gangs, "changed"))
     gangs.run_job(job(gangs, "changed", env='NEW = "1"'))
