@@ -28,6 +28,13 @@ VM = ROOT / "build" / "vm"
 LEVELS = ("core", "contract", "containers", "nomad", "frameworks", "devices", "vm")
 ON_DEMAND = ("vm",)
 """Run when they are named, and not as part of all."""
+
+SECOND_TRY = ("containers", "nomad", "frameworks", "devices", "vm")
+"""
+Levels of real daemons on a machine that does other things too. A test of theirs that fails is run once more; what the
+first try said stays in the output, and the table counts it. What is pure has no second try.
+"""
+
 SBIN = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 CAP_SYS_ADMIN = 21
 
@@ -133,6 +140,7 @@ class LevelsPlugin:
         self.lacks = {name: needs() for name, needs in NEEDS.items()}
         self.counts: dict[str, Counter[str]] = {level: Counter() for level in LEVELS}
         self.skip_reasons: dict[str, str] = {}
+        self.first_tries: list[pytest.TestReport] = []
 
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
         inside = collection_path.is_relative_to(TESTS) and collection_path != TESTS
@@ -143,7 +151,10 @@ class LevelsPlugin:
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         items.sort(key=lambda item: LEVELS.index(level_of(item.path)))
         for item in items:
-            for need in {level_of(item.path), *(mark.name for mark in item.iter_markers())}:
+            needs = {level_of(item.path), *(mark.name for mark in item.iter_markers())}
+            if needs.intersection(SECOND_TRY):
+                item.add_marker(pytest.mark.flaky(reruns=1))
+            for need in needs:
                 if reason := self.lacks.get(need):
                     item.add_marker(pytest.mark.skip(reason=reason))
 
@@ -153,7 +164,10 @@ class LevelsPlugin:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         level = level_of(ROOT / report.nodeid.partition("::")[0])
-        if report.failed:
+        if report.outcome == "rerun":
+            self.counts[level]["tried twice"] += 1
+            self.first_tries.append(report)
+        elif report.failed:
             self.counts[level]["failed"] += 1
         elif report.skipped:
             self.counts[level]["skipped"] += 1
@@ -169,6 +183,9 @@ class LevelsPlugin:
             session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        for report in self.first_tries:
+            terminalreporter.section(f"the first try of {report.nodeid}")
+            terminalreporter.write_line(report.longreprtext)
         if self.shows_table:
             terminalreporter.section("levels")
             for line in self.table():
@@ -179,7 +196,8 @@ class LevelsPlugin:
             count = self.counts[level]
             if count["passed"] + count["failed"]:
                 numbers = (f"{count[outcome]:>5} {outcome}" for outcome in ("passed", "failed", "skipped"))
-                yield f"{level:<11} {' '.join(numbers)}"
+                again = count["tried twice"]
+                yield f"{level:<11} {' '.join(numbers)}" + (f" {again:>5} tried twice" if again else "")
             else:
                 yield f"{level:<11} did not run: {self.why_not(level)}"
 

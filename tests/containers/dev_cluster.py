@@ -79,6 +79,10 @@ class DevCluster:
         phase: str = self.json("status", run)["status"]["phase"]
         return phase
 
+    def answers(self) -> bool:
+        """Whether its coordinator takes a request."""
+        return subprocess.run(self.command("nodes"), env=self.environ, capture_output=True, check=False).returncode == 0
+
     def logs(self) -> str:
         """Of every daemon, for the message of a test that failed."""
         texts = (

@@ -179,6 +179,7 @@ def test_daemons_that_are_killed_are_started_again_and_the_gang_runs_on(cluster:
         return all(pids) and not set(pids) & set(victims)
 
     eventually(all_new, "all three run again")
+    eventually(cluster.answers, "the new coordinator serves, which is later than its process")
     running(cluster, "one")
     assert cluster.json("ranks", "one")["attempts"] == [0]
     assert "is started again" in (cluster.layout.logs / "dev.log").read_text()

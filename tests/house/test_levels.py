@@ -13,6 +13,13 @@ from tests.levels import LEVELS, chosen_levels, level_of
 
 ROOT = Path(__file__).parents[2]
 PASSES = "def test_passes():\n    pass\n"
+FAILS_AT_FIRST = """
+tries = []
+
+def test_fails_at_first():
+    tries.append(1)
+    assert len(tries) == 2, f"try {len(tries)} fails"
+"""
 SKIPS = "import pytest\n\ndef test_skips():\n    pytest.skip('the moon is down')\n"
 
 
@@ -87,6 +94,19 @@ def test_a_file_that_does_not_import_fails_its_level(project: Path) -> None:
     run = run_pytest(project)
     assert run.returncode != 0
     assert "contract        0 passed     1 failed" in run.stdout
+
+
+def test_real_parts_have_a_second_try_in_sight_and_pure_ones_have_none(project: Path) -> None:
+    (project / "tests/gang/test_a.py").write_text(FAILS_AT_FIRST)
+    (project / "tests/devices").mkdir()
+    (project / "tests/devices/test_b.py").write_text(FAILS_AT_FIRST)
+    (project / "tests/devices/test_c.py").write_text("def test_fails():\n    assert not 1\n")
+    run = run_pytest(project)
+    assert run.returncode == 1, run.stdout
+    assert "core            0 passed     1 failed     0 skipped\n" in run.stdout
+    assert "devices         1 passed     1 failed     0 skipped     2 tried twice\n" in run.stdout
+    first = run.stdout.partition("the first try of tests/devices/test_b.py::test_fails_at_first")[2]
+    assert "AssertionError: try 1 fails" in first
 
 
 @pytest.mark.parametrize("content", [SKIPS, ""], ids=["all skipped", "none there"])
