@@ -81,9 +81,8 @@ def handling(error: BaseException) -> Handling:
     return Handling(http=500, exit=70, retry=False)
 
 
-def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
+def first_of(error: BaseException) -> BaseException:
     """What went wrong first, out of its groups: tasks that run together raise a group also for a single error."""
-    error: BaseException = group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

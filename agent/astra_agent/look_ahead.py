@@ -27,7 +27,7 @@ async def look_ahead(request: SlotRequest, tools: Tools) -> LookAhead:
         try:
             missing_bytes = await _look(request, tools)
         except (Unavailable, DeadlineExceeded) as error:
-            if await _runtime_answers(tools):
+            if await prepare.runtime_answers(tools):
                 return LookAhead(refusal=f"{error}; submit again once it does", field="image")
             return LookAhead()
         if missing_bytes <= SMALL_BYTES:
@@ -53,11 +53,3 @@ async def _look(request: SlotRequest, tools: Tools) -> int:
 async def _check_command(request: SlotRequest, tools: Tools) -> None:
     image = await tools.images.prepare(request.image, prepare.registry_auth(request), lambda _: None)
     await prepare.check_command(request, tools, image, prepare.mounts_of(request, tools))
-
-
-async def _runtime_answers(tools: Tools) -> bool:
-    try:
-        await tools.containers.list()
-    except (Unavailable, DeadlineExceeded):
-        return False
-    return True

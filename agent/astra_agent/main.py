@@ -21,7 +21,7 @@ from astra_agent.containerd.host_image import HostImage
 from astra_agent.containerd.images import ContainerdImages
 from astra_agent.containerd.registry_hosts import RegistryConfig
 from astra_agent.daemon import serve
-from astra_agent.errors import AstraError, handling
+from astra_agent.errors import AstraError, first_of, handling
 from astra_agent.runtime import Containers, Images
 from astra_agent.service_manager import ServiceManager, told
 
@@ -34,9 +34,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with told() as manager:
             asyncio.run(_run(load(options.config), manager))
-    except AstraError as error:
-        print(f"astra-agent: {error}", file=sys.stderr)
-        return handling(error).exit
+    except (AstraError, BaseExceptionGroup) as error:
+        cause = first_of(error)
+        if not isinstance(cause, AstraError):
+            raise
+        print(f"astra-agent: {cause}", file=sys.stderr)
+        return handling(cause).exit
     return 0
 
 

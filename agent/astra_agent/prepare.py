@@ -101,7 +101,7 @@ async def _pull(request: SlotRequest, tools: Tools, progress: Callable[[str], No
         try:
             return await tools.images.prepare(request.image, registry_auth(request), progress)
         except (Unavailable, DeadlineExceeded) as error:
-            if not await _runtime_answers(tools):
+            if not await runtime_answers(tools):
                 away_s = time.monotonic()
                 await tools.patience.call(tools.containers.list)
                 deadline_s += time.monotonic() - away_s
@@ -113,7 +113,8 @@ async def _pull(request: SlotRequest, tools: Tools, progress: Callable[[str], No
         backoff_s = min(2 * backoff_s, _BACKOFF_MAX_S)
 
 
-async def _runtime_answers(tools: Tools) -> bool:
+async def runtime_answers(tools: Tools) -> bool:
+    """Asked once, now; that it does not is told with the machine."""
     asked_s = time.monotonic()
     try:
         await tools.containers.list()

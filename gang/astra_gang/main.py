@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
-from astra_agent.errors import AstraError, handling
+from astra_agent.errors import AstraError, first_of, handling
 from astra_agent.service_manager import ServiceManager, told
 from astra_gang.assembly import Parts, assemble, serving
 from astra_gang.clock import BoottimeClock
@@ -37,9 +37,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with told() as manager:
             asyncio.run(_main(load(options.config), manager))
-    except AstraError as error:
-        print(f"astra-coordinator: {error}", file=sys.stderr)
-        return handling(error).exit
+    except (AstraError, BaseExceptionGroup) as error:
+        cause = first_of(error)
+        if not isinstance(cause, AstraError):
+            raise
+        print(f"astra-coordinator: {cause}", file=sys.stderr)
+        return handling(cause).exit
     return 0
 
 

@@ -17,8 +17,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from astra_agent.errors import InvalidRequest
-from astra_gang.config import Address
+from astra_agent.errors import InvalidRequest, Stale
+from astra_gang import main
+from astra_gang.config import Address, Config
 from astra_gang.listening import listening_socket
 from tests.fakes.agent import FakeAgent
 from tests.fakes.eventually import until
@@ -129,6 +130,27 @@ async def test_a_wrong_setting_is_one_sentence_and_exit_status_2(setup: Setup) -
     assert await setup.refusal() == (
         2,
         "astra-coordinator: disconnect_limit_s is 0: it must be a number from 1 to 1e9",
+    )
+
+
+def test_a_coordinator_whose_office_another_one_has_ends_with_that_sentence(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What ends one of its parts comes out of a group of tasks, as from `Office.keep` on Nomad."""
+
+    @asynccontextmanager
+    async def superseded(config: Config) -> AsyncIterator[None]:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(lose_the_office())
+        yield None
+
+    async def lose_the_office() -> None:
+        raise Stale("another coordinator has the lock astraeus/lock: this one ends; workers go on")
+
+    monkeypatch.setattr(main, "coordinator", superseded)
+    assert main.main(["--config", str(setup.config)]) == 4
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "astra-coordinator: another coordinator has the lock astraeus/lock: this one ends; workers go on"
     )
 
 
