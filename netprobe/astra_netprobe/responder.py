@@ -56,9 +56,9 @@ class Responder:
         if ready is not None:
             ready.set()
         try:
-            async with server:
-                await server.serve_forever()
+            await asyncio.Event().wait()
         finally:
+            server.close()  # and no wait for it: since Python 3.12 that would be for the callers, who end below
             for caller in self._callers:
                 caller.cancel()
             await asyncio.gather(*self._callers, return_exceptions=True)
