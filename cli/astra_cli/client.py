@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import TracebackType
@@ -198,7 +199,9 @@ class Client:
 
     def _unreachable(self, error: Exception) -> Unreachable:
         reason = getattr(error, "os_error", None) or error
-        why = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
+        why = (
+            os.strerror(number) if (number := getattr(reason, "errno", None)) else str(reason) or type(reason).__name__
+        )
         return Unreachable(
             f"no coordinator answers at {self._target.api} (from {self._target.origin}): {why}; "
             "start one on this machine with `astra dev`, or name another with --api or ASTRA_API"

@@ -31,6 +31,7 @@ _WORDS = (
     ("valid float", "valid number"),
 )
 """click's words, and ours for people who know no Python."""
+_TAKE_A_COMMAND = ("run", "exec")
 
 
 class Group(click.Group):
@@ -118,6 +119,8 @@ def _usage(error: click.ClickException) -> str:
     for theirs, ours in _WORDS:
         message = message.replace(theirs, ours)
     path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "astra"
+    if isinstance(error, click.NoSuchOption) and not error.possibilities and path.rpartition(" ")[2] in _TAKE_A_COMMAND:
+        message = f"{message}; options of the command itself come behind `--`"
     see = " See" if message.endswith("?") else "; see"
     return f"{message[:1].lower()}{message[1:]}{see} `{path} --help`"
 

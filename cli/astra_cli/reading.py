@@ -22,5 +22,5 @@ def read(path: Path) -> Json:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise InvalidRequest(f"{path} can't be read: {why}") from error
+        raise InvalidRequest(f"{path} can't be read: {why}; give the path of a JSON or YAML file") from error
     return parse(text, str(path))

@@ -31,9 +31,10 @@ from astra_gang.tokens import Token
 _log = logging.getLogger(__name__)
 
 BODY_MAX = 4 * 2**20
-_JOB = "/v1/workspaces/{workspace}/jobs/{name}"
-_JOBS = "/v1/workspaces/{workspace}/jobs"
-_NAMES = "/v1/workspaces/{workspace}/names"
+_WORKSPACE = "/v1/workspaces/{workspace}"
+_JOBS = f"{_WORKSPACE}/jobs"
+_JOB = f"{_JOBS}/{{name}}"
+_NAMES = f"{_WORKSPACE}/names"
 _WITHOUT_TOKEN = ("/v1/health", "/v1/agents/")
 """Agents have a token of their own, which their handlers check."""
 
@@ -75,12 +76,16 @@ class Api:
 
     def application(self, links: Links, streams: Streams, token: Token) -> web.Application:
         app = web.Application(middlewares=[_errors, _authorize(token)], client_max_size=BODY_MAX)
-        app.router.add_get("/v1/health", self._health)
+        for path, handler in (
+            ("/health", self._health),
+            ("/machines", self._get_machines),
+            ("/machines/{name}", self._get_machine),
+        ):  # machines are no workspace's, and are found beside its jobs all the same
+            app.router.add_get(f"/v1{path}", handler)
+            app.router.add_get(f"{_WORKSPACE}{path}", self._in_workspace(handler))
         app.router.add_get("/v1/metrics", self._metrics)
-        app.router.add_get("/v1/machines", self._get_machines)
-        app.router.add_get("/v1/machines/{name}", self._get_machine)
         app.router.add_get("/v1/machines/{machine}/probe", self._probing.take_part)
-        app.router.add_post("/v1/workspaces/{workspace}/placements", self._place, expect_handler=_expect)
+        app.router.add_post(f"{_WORKSPACE}/placements", self._place, expect_handler=_expect)
         app.router.add_post(_JOBS, self._submit, expect_handler=_expect)
         app.router.add_get(_JOBS, self._list)
         app.router.add_get(_JOB, self._get)
@@ -190,6 +195,13 @@ class Api:
 
     def _job(self, run: RunRecord) -> view.Json:
         return view.job(run, self._clock.wall, self._loop.watch.absences(run.state))
+
+    def _in_workspace(self, handler: Handler) -> Handler:
+        async def checked(request: web.Request) -> web.StreamResponse:
+            self._workspace(request)
+            return await handler(request)
+
+        return checked
 
     def _workspace(self, request: web.Request) -> str:
         workspace = request.match_info["workspace"]

@@ -26,8 +26,8 @@ _DIAL_S = 3.0
 """For the machine's agent to come; one that is cut off and not yet known to be holds nobody up for longer."""
 _LOOK_AHEAD_S = 20.0
 """Longer than an agent takes at most."""
-_FIELDS = {"drives": "datavolume_refs"}
-"""What a spec calls the fields of a worker's request that it has another name for."""
+_FIELDS = {"drives": "datavolume_refs", "registry_auth": "image", "working_dir": "image"}
+"""What a spec calls the fields of a worker's request that it has another name for, or whose value is the image's."""
 
 
 class Intake:
@@ -106,5 +106,5 @@ class Intake:
             _log.info("not_looked_ahead machine=%s reason=%r", example.machine, str(error))
             return
         if found.refusal:
-            field = f"spec.task_template.{_FIELDS.get(found.field or '', found.field)}"
+            field = found.field and f"spec.task_template.{_FIELDS.get(found.field, found.field)}"
             raise InvalidRequest(found.refusal, field)

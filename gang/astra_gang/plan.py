@@ -167,8 +167,10 @@ def _shape(run: RunState, spec: Spec) -> Shape:
 
 def _spread(spec: Spec, machines: Sequence[Machine]) -> str:
     """A hint for a run that would fit no machine, and is held to one only because nobody made it a gang."""
-    largest = max((len(machine.facts.gpus) for machine in machines), default=0)
-    if spec.start is StartPolicy.GANG or spec.resources.machines is not None or spec.resources.gpus <= largest:
+    counts = [len(machine.facts.gpus) for machine in machines]
+    if spec.start is StartPolicy.GANG or spec.resources.machines is not None:
+        return ""
+    if not max(counts, default=0) < spec.resources.gpus <= sum(counts):
         return ""
     return "; set start: Gang to spread it over several machines"
 

@@ -294,6 +294,7 @@ def test_something_else_behind_the_address_is_found_out(api: FakeApi, capsys: py
     assert "is no coordinator: HTTP 502" in complaint(capsys)
 
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 FLAGS = ["run", "--name", "n", "--image", "host"]
 
 
@@ -301,9 +302,12 @@ FLAGS = ["run", "--name", "n", "--image", "host"]
     ("words", "part"),
     [
         (["run"], "give one FILE"),
-        (["run", "/no/such/file.json"], "/no/such/file.json can't be read: No such file or directory"),
+        (["run", "/no/such/file.json"], "/no/such/file.json can't be read: No such file or directory; give the path"),
         (["run", "a.json", "b.json"], "give one FILE"),
         (["run", "a.json", "--machines", "4"], "--machines does not go with a file"),
+        (["run", str(EXAMPLES / "first-gang.json"), "--image", "host", "--name", "n"], "--image does not go with"),
+        ([*FLAGS, "sh", "-c", "x"], "no such option '-c'; options of the command itself come behind `--`"),
+        (["exec", "r", "0", "sh", "-c", "x"], "come behind `--`; see `astra exec --help`"),
         (["run", "--image", "host", "--", "true"], "--name is missing"),
         ([*FLAGS, "--env", "X"], "--env must be NAME=VALUE, not 'X'"),
         ([*FLAGS, "--drive", "d"], "--drive must be NAME:/PATH"),

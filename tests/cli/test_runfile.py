@@ -113,7 +113,7 @@ def test_a_size_has_units(text: str, value: int) -> None:
         ({"memory": "0"}, "--memory is 0: right is"),
         ({"time_limit": "0"}, "--time-limit is 0: right is"),
         ({"env": ("A B=1",)}, '--env has "A B": a variable'),
-        ({"drives": ("x:/a", "y:/a")}, '--drive is "/a", as in --drive: give each its own'),
+        ({"drives": ("x:/a", "y:/a")}, '--drive is "/a", as that of drive x is: give each its own'),
         ({"name": "UP"}, '--name is "UP": a run'),
         ({"image": " "}, '--image is " ": give'),
         ({"command": ("",)}, "the command after `--` is empty: name a program"),

@@ -218,6 +218,11 @@ async def test_machines_are_shown_with_what_is_free(cluster: FakeCluster) -> Non
     assert (one["name"], one["gpus"], one["free_gpus"], len(one["slots"])) == ("m1", 8, 5, 1)
     assert (one["cpu_cores"], one["free_cpu_cores"], one["connected"]) == (16.0, 15.0, True)
     assert (two["name"], two["connected"], two["slots"]) == ("m2", False, [])
+    _, within = await cluster.request("GET", "machines")
+    assert [item["name"] for item in within["items"]] == ["m1", "m2"]
+    assert (await cluster.request("GET", "machines/m2"))[1]["name"] == "m2"
+    assert (await cluster.request("GET", "health"))[1]["status"] == "ok"
+    assert (await cluster.request("GET", "/v1/workspaces/nowhere/machines"))[0] == 404
 
 
 async def test_a_configured_machine_that_never_came_is_shown_with_the_reason(tmp_path: Path) -> None:

@@ -391,7 +391,7 @@ def test_two_drives_are_not_mounted_in_one_place() -> None:
     refs = [{"name": "a", "mount_path": "/data"}, {"name": "b", "mount_path": "/data"}]
     assert refusal(document(datavolume_refs=refs)) == (
         f"{T}.datavolume_refs[1].mount_path",
-        f'{T}.datavolume_refs[1].mount_path is "/data", as in datavolume_refs[0]: give each its own',
+        f'{T}.datavolume_refs[1].mount_path is "/data", as that of drive a is: give each its own',
     )
 
 

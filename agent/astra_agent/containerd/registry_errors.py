@@ -117,7 +117,7 @@ def refused(status: int, endpoint: Endpoint, reference: Reference, image: str, f
     notes = f" ({'; '.join(found.notes)})" if found.notes else ""
     return InvalidRequest(
         f'registry {host} gives image "{image}" to nobody without credentials{notes}: '
-        f"give the run's registry_auth, or put them into a Docker configuration of the machine; "
+        f"put them into a Docker configuration of the machine, or into the auth block of a task of Nomad; "
         f"or there is no such image, which some registries do not tell apart",
         "registry_auth",
     )

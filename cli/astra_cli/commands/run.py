@@ -60,7 +60,7 @@ def run(invocation: Invocation, /, words: tuple[str, ...], following: bool, **fl
     try:
         job = ask(invocation, lambda client: client.submit(document))
     except InvalidRequest as error:
-        if not flags["image"]:  # a file was read: the fields are those that its writer knows
+        if flags["image"] is None:  # a file was read: the fields are those that its writer knows
             raise
         raise InvalidRequest(runfile.in_flags(str(error)), error.field) from error
     name = documents.Metadata.model_validate(job["metadata"]).name
@@ -77,7 +77,9 @@ def run(invocation: Invocation, /, words: tuple[str, ...], following: bool, **fl
 def _document(words: tuple[str, ...], flags: dict[str, Any]) -> dict[str, Any]:
     """A file when `--image` is not given, else a document of the flags."""
     given = [name for name, value in flags.items() if value not in (None, ())]
-    if flags["image"]:
+    if flags["image"] is not None:
+        if len(words) == 1 and words[0].endswith((".json", ".yaml", ".yml")) and Path(words[0]).is_file():
+            raise InvalidRequest(f"--image does not go with a file: write it into {words[0]}", "--image")
         if not flags["name"]:
             raise InvalidRequest("--name is missing: a run made of flags needs one, such as --name hello", "--name")
         return runfile.build(runfile.RunFlags(command=words, **flags))
@@ -92,7 +94,7 @@ def _document(words: tuple[str, ...], flags: dict[str, Any]) -> dict[str, Any]:
         )
     if others := [name for name in given if name != "name"]:
         option = "--" + others[0].replace("_", "-").replace("drives", "drive").replace("cpu-cores", "cpus")
-        raise InvalidRequest(f"{option} does not go with a file: write it into {words[0]}, or give --image too", option)
+        raise InvalidRequest(f"{option} does not go with a file: write it into {words[0]}", option)
     document = runfile.parse(sys.stdin.read(), "standard input") if words[0] == "-" else read(Path(words[0]))
     return runfile.named(document, flags["name"]) if flags["name"] else document
 

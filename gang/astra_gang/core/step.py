@@ -113,10 +113,19 @@ def _not_placed(state: RunState, event: NotPlaced, now: float) -> Absorbed:
         return _ignore(state, f"an answer for reservation {event.reservation}; {state.reservation} is current")
     reason = sentences.left_out(event.reason, why_left_out(state))
     if state.phase is not Phase.PENDING:
-        return requeue(state, sentences.BARRIER_TIMED_OUT if state.late_swapped else reason, now)
+        if state.late_swapped:
+            return requeue(_late_forgiven(state), sentences.BARRIER_TIMED_OUT, now)
+        return requeue(state, reason, now)
     said: list[Decision] = [Tell(reason)] if reason != state.reason else []
     again = now + state.policy.place_retry_s
     return replace(state, wants_place=False, place_again_at=again, reason=reason), said
+
+
+def _late_forgiven(state: RunState) -> RunState:
+    """Where no other machine can take their place, those that were late, and did not fail, may try again at once."""
+    since = state.phase_since + state.policy.avoid_s
+    blamed = state.proof.blamed if state.proof is not None else ()
+    return replace(state, avoid=tuple((m, until) for m, until in state.avoid if until != since or m in blamed))
 
 
 def _reserved(state: RunState, event: Reserved, now: float) -> Absorbed:

@@ -69,12 +69,12 @@ def _printable(text: str) -> str:
 def _unknown(location: Location, field: str) -> str:
     *above, name = location
     known = list(_model_at(above).model_fields)
-    close = difflib.get_close_matches(str(name), known, n=1, cutoff=0.6)
-    if close:
-        return f"{field} is no field of a run: did you mean {path([*above, close[0]])}?"
     elsewhere = [there for there in _all_paths(Document) if there.rpartition(".")[2] == name]
     if elsewhere:
         return f"{field} is no field of a run: did you mean {elsewhere[0]}?"
+    close = difflib.get_close_matches(str(name), known, n=1, cutoff=0.6)
+    if close:
+        return f"{field} is no field of a run: did you mean {path([*above, close[0]])}?"
     return f"{field} is no field of a run: {path(above) or 'the document'} has {', '.join(known)}"
 
 

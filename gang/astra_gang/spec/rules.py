@@ -138,8 +138,9 @@ def check_mounts(refs: tuple[DatavolumeRef, ...]) -> None:
         field = f"{here}.mount_path"
         _check_mount_path(field, ref.mount_path)
         if ref.mount_path in seen:
+            other = refs[seen[ref.mount_path]].name
             raise InvalidRequest(
-                f"{field} is {show(ref.mount_path)}, as in datavolume_refs[{seen[ref.mount_path]}]: give each its own",
+                f"{field} is {show(ref.mount_path)}, as that of drive {other} is: give each its own",
                 field=field,
             )
         seen[ref.mount_path] = index
