@@ -40,6 +40,7 @@ def environment(run: RunState, spec: Spec, rank: int, facts: Mapping[str, Machin
         **slurm.variables(run, worker, shape, leader.address, facts),
         **_torchrun(run, worker, leader, shape.gpus),
         **_jax(leader, shape.gpus),
+        **({"NCCL_IB_DISABLE": "1"} if run.tier == "ethernet" else {}),
         **(_nccl(run, facts) if shape.gpus else {}),
     }
 
@@ -115,8 +116,6 @@ def _nccl(run: RunState, facts: Mapping[str, MachineFacts]) -> dict[str, str]:
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
         "NCCL_SOCKET_IFNAME": _SOCKET_INTERFACES,
     }
-    if run.tier == "ethernet":
-        found["NCCL_IB_DISABLE"] = "1"
     if run.tier not in ("machine", "nvlink") and _has_nvlink_domain(run, facts):
         # NCCL would try to share memory across the domain, find no IMEX channel and end with an error.
         found["NCCL_MNNVL_ENABLE"] = "0"

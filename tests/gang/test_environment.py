@@ -115,7 +115,7 @@ def test_the_leader_s_machine_is_told_apart_from_the_leader() -> None:
         ("infiniband", 8, {"nvlink": "nv"}, {"NCCL_MNNVL_ENABLE": "0"}),
         ("ethernet", 8, {}, {"NCCL_IB_DISABLE": "1"}),
         ("ethernet", 8, {"nvlink": "nv"}, {"NCCL_IB_DISABLE": "1", "NCCL_MNNVL_ENABLE": "0"}),
-        ("ethernet", 0, {"nvlink": "nv"}, {}),
+        ("ethernet", 0, {"nvlink": "nv"}, {"NCCL_IB_DISABLE": "1"}),
     ],
 )
 def test_nccl_is_told_what_it_can_not_use(
@@ -131,7 +131,7 @@ def test_without_gpus_torchrun_starts_one_process_and_nothing_speaks_of_gpus() -
     env = env_of(placed_run("x", ["m-1", "m-2"]), 1)
     assert env["PET_NPROC_PER_NODE"] == "1"
     assert env["ASTRAEUS_GPU_COUNT"] == env["SLURM_GPUS_ON_NODE"] == "0"
-    assert not [name for name in env if "NCCL" in name or name == "JAX_LOCAL_DEVICE_IDS"]
+    assert [name for name in env if "NCCL" in name or name == "JAX_LOCAL_DEVICE_IDS"] == ["NCCL_IB_DISABLE"]
 
 
 def test_a_worker_of_a_group_gets_its_place_in_the_group() -> None:

@@ -69,7 +69,7 @@ def test_no_phase_is_without_a_word() -> None:
         (with_slot("ready", AttemptSeen(0, "stopping")), "Stopping", ""),
         (with_slot("ready", AttemptSeen(0, "exited", code=0)), "Completed", "Exited with code 0"),
         (with_slot("ready", AttemptSeen(0, "exited", code=1)), "Failed", "Exited with code 1"),
-        (with_slot("ready", AttemptSeen(0, "exited", code_unknown=True)), "Failed", "Ended, exit code unknown"),
+        (with_slot("ready", AttemptSeen(0, "exited", code_unknown=True)), "Failed", "Ended, code unknown"),
         (with_slot("ready", AttemptSeen(0, "running"), number=1), "Stopping", "Attempt 0 is being stopped"),
         (with_slot("ready", AttemptSeen(0, "running"), detail=AWAY), "Running", AWAY),
         (

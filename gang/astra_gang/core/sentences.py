@@ -113,7 +113,7 @@ def not_returned(worker: Worker, machine: str) -> str:
 
 def how_it_ended(seen: AttemptSeen | None) -> str:
     if seen is None or seen.code_unknown or seen.code is None:
-        return "Ended, exit code unknown"
+        return "Ended, code unknown"
     exited = f"Exited with code {seen.code}"
     return f"{seen.detail}: {exited[0].lower()}{exited[1:]}" if seen.detail else exited
 
