@@ -32,6 +32,8 @@ from astra_gang.tokens import Token
 
 _SHUTDOWN_S = 3.0
 """For requests that are under way."""
+_TURNS_TO_ACCEPT = 3
+"""Of asyncio's loop, from accepting a connection to its being the runner's, which closes no other ones."""
 _LINE_MAX = 64 * 1024
 """Bytes of a request's first line: the words of an exec are in it."""
 
@@ -123,6 +125,10 @@ async def _served(parts: Parts, sockets: Sequence[socket.socket]) -> AsyncIterat
             await web.SockSite(runner, listening).start()
         yield
     finally:
+        for site in tuple(runner.sites):
+            await site.stop()
+        for _ in range(_TURNS_TO_ACCEPT):
+            await asyncio.sleep(0)
         await parts.links.close()
         await runner.cleanup()
 
