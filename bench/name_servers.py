@@ -128,7 +128,7 @@ async def process(folder: Path, command: list[str], core: int) -> AsyncIterator[
     """A server on *core*, with its output in *folder*; ended with the block."""
     found = shutil.which(command[0], path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
     if found is None:
-        raise FileNotFoundError(f"{command[0]} is not installed: apt-get install dnsperf unbound dnsmasq-base")
+        raise FileNotFoundError(f"{command[0]} is not installed: run scripts/setup bench")
     with (folder / f"{Path(found).name}.log").open("wb") as output:
         running = await asyncio.create_subprocess_exec(
             *at_once(core), found, *command[1:], stdout=output, stderr=output

@@ -3,6 +3,9 @@ Many packets of a socket for two calls into the kernel: recvmmsg and sendmmsg, w
 
 A packet and its answer share one place: the ID stays where it is, the answer goes behind it, and the address that it
 came from is the one that it goes to, never looked at by us.
+
+A packet that is alone goes by the socket's own calls: these two are made by ctypes, which costs more than the answer
+when it was not needed for a while, and there is no other packet to share that with.
 """
 
 from __future__ import annotations
@@ -79,11 +82,13 @@ class Burst:
         self._sizes = memoryview(self._pieces).cast("B").cast("Q")[1::2]
         headers = memoryview(self._headers).cast("B")
         self._received = headers.cast("I")[_Header.received.offset // 4 :: _HEADER_BYTES // 4]
+        self._crowded = False
+        """The turn before found more than one packet."""
         self._made = tuple((part, part.tobytes()) for part in (headers, memoryview(self._pieces).cast("B")))
 
     def turn(self, sock: socket.socket, said: Answers, rcodes: list[int], rare: Rare) -> int:
         """
-        Answer what waits in *sock*, `BURST` packets at most. Returns how many there were.
+        Answer what waits in *sock*, which does not block, `BURST` packets at most. Returns how many there were.
 
         Args:
             rcodes: Answers of *said* by their code; added to.
@@ -91,8 +96,33 @@ class Burst:
 
         Raises: OSError when nothing can be received.
         """
+        if self._crowded:
+            count = self._many(sock, BURST, said, rcodes, rare)
+        elif count := self._one(sock, said, rcodes, rare):
+            count += self._many(sock, BURST - 1, said, rcodes, rare)
+        self._crowded = count > 1
+        return count
+
+    def _one(self, sock: socket.socket, said: Answers, rcodes: list[int], rare: Rare) -> int:
+        try:
+            packet, asker = sock.recvfrom(PACKET_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return 0
+        answer = said(packet[2:])
+        if answer is not None:
+            rcodes[answer[1] & 15] += 1
+        else:
+            answer = rare(packet, asker)
+        if answer is not None:
+            try:
+                sock.sendto(packet[:2] + answer, asker)
+            except OSError as error:
+                self._failed(str(error.strerror))
+        return 1
+
+    def _many(self, sock: socket.socket, limit: int, said: Answers, rcodes: list[int], rare: Rare) -> int:
         descriptor = sock.fileno()
-        count: int = _receive(descriptor, self._headers, BURST, socket.MSG_DONTWAIT, None)
+        count: int = _receive(descriptor, self._headers, limit, socket.MSG_DONTWAIT, None)
         if count < 0:
             if ctypes.get_errno() in _AGAIN:
                 return 0

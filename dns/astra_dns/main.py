@@ -26,6 +26,7 @@ from astra_dns.control import Control
 from astra_dns.counters import Counters
 from astra_dns.forward import Forwarder
 from astra_dns.records import Draft
+from astra_dns.selector import PromptSelector
 from astra_dns.server import Server
 
 log = logging.getLogger(__name__)
@@ -47,7 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with contextlib.suppress(PermissionError):
         # It needs little and is waited for by every program, on machines whose processors data loaders keep busy.
         os.setpriority(os.PRIO_PROCESS, 0, NICENESS)
-    asyncio.run(_run(options))
+    selector = PromptSelector()
+    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as runner:
+        runner.run(_run(options, selector))
     return 0
 
 
@@ -62,7 +65,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-async def _run(options: argparse.Namespace) -> None:
+async def _run(options: argparse.Namespace, selector: PromptSelector) -> None:
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -70,7 +73,7 @@ async def _run(options: argparse.Namespace) -> None:
     counters = Counters()
     draft = Draft(options.zone, options.server)
     forwarder = Forwarder(counters, port=options.upstream_port)
-    server = Server(draft.freeze(), forwarder, counters)
+    server = Server(draft.freeze(), forwarder, counters, selector)
     control = Control(draft, server, forwarder, counters, settings(options), stopped.set)
     try:
         async with asyncio.TaskGroup() as group:

@@ -2,8 +2,8 @@
 Sockets in, answers out. Each socket belongs to one workspace, and that is who asks: it is bound inside the network
 namespace of that workspace's slot, or to that workspace's own address, so nobody has to be believed.
 
-A plain socket with a reader callback, and many packets for each call into the kernel (`burst`): asyncio's datagram
-protocol costs six times as much for each packet.
+A plain socket with a reader callback (`selector`), and many packets for each call into the kernel (`burst`): asyncio's
+datagram protocol costs six times as much for each packet.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import logging
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from astra_dns.answer import answer, failure, room
 from astra_dns.burst import Asker, Burst
@@ -23,6 +24,7 @@ from astra_dns.graveyard import Graveyard
 from astra_dns.query import Query
 from astra_dns.ready import Ready
 from astra_dns.records import Snapshot
+from astra_dns.selector import Readers
 from astra_dns.tcp import TcpListener
 
 log = logging.getLogger(__name__)
@@ -40,9 +42,14 @@ class Server:
     Answers on every socket that it is given, from the newest snapshot that it was given.
 
     Made, used and closed on one event loop.
+
+    Args:
+        readers: Who tells when a datagram is there; None: the loop.
     """
 
-    def __init__(self, snapshot: Snapshot, forwarder: Forwarder, counters: Counters) -> None:
+    def __init__(
+        self, snapshot: Snapshot, forwarder: Forwarder, counters: Counters, readers: Readers | None = None
+    ) -> None:
         self.snapshot = snapshot
         self._forwarder = forwarder
         self._counters = counters
@@ -50,7 +57,7 @@ class Server:
         self._listeners: dict[str, _Listener] = {}
         self._graveyard = Graveyard()
         self._burst = Burst(self._not_sent)
-        self._loop = asyncio.get_running_loop()
+        self._readers: Readers = readers or asyncio.get_running_loop()
 
     def publish(self, snapshot: Snapshot) -> None:
         """From this moment on all answers are by *snapshot*."""
@@ -76,7 +83,7 @@ class Server:
         self._listeners[name] = _Listener(workspace, sock, None)
         if workspace not in self._ready:
             self._ready[workspace] = Ready(self.snapshot.view(workspace))
-        self._loop.add_reader(sock, self._readable, workspace, sock)
+        self._readers.add_reader(sock, partial(self._readable, workspace, sock))
 
     def remove(self, name: str) -> None:
         """Answer no more there. Idempotent."""
@@ -86,7 +93,7 @@ class Server:
         if listener.tcp is not None:
             listener.tcp.close()
         else:
-            self._loop.remove_reader(listener.socket)
+            self._readers.remove_reader(listener.socket)
             listener.socket.close()
         if not any(other.workspace == listener.workspace for other in self._listeners.values()):
             self._ready.pop(listener.workspace, None)

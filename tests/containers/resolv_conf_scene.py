@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +29,7 @@ from tests.fakes.upstream import FakeUpstream, address, code
 PEER = "10.83.0.77"
 OUTSIDE = "192.0.2.80"
 PROGRAMS = ("/bin/sh", "/bin/cat", "/bin/date", "/bin/hostname", "/usr/bin/getent", "/usr/bin/awk")
+MUSL, GETENT = "musl-gcc", Path(__file__).parent / "clients" / "getent.c"
 STUB = "/run/systemd/resolve/stub-resolv.conf"
 SCRIPT = """
 ask() {
@@ -45,7 +47,7 @@ awk '$1 == "nameserver" {print "server", $2, 0}' /etc/resolv.conf
 
 
 def images(folder: Path) -> dict[str, str]:
-    """By kind, as a slot asks for them."""
+    """By kind, as a slot asks for them; `musl`, where its compiler is, has a getent by that library."""
     plain = Image().with_programs(*PROGRAMS)
     kinds = {
         "plain": plain,
@@ -53,6 +55,10 @@ def images(folder: Path) -> dict[str, str]:
         "relative-link": plain.layer({"etc/resolv.conf": Link(f"..{STUB}")}),
         "read-only": plain.layer({"etc/resolv.conf": File(b"nameserver 203.0.113.1\n", 0o444)}),
     }
+    if shutil.which(MUSL):
+        program = folder / "getent"
+        subprocess.run([MUSL, "-static", "-o", program, GETENT], check=True, timeout=60)
+        kinds["musl"] = plain.layer({"usr/bin/getent": File(program.read_bytes(), 0o755)})
     for kind, image in kinds.items():
         image.write_oci_archive(folder / f"{kind}.tar")
     return {"host": "host"} | {kind: f"oci-archive:{folder / f'{kind}.tar'}" for kind in kinds}

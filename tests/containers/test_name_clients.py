@@ -8,6 +8,7 @@ not installed is skipped by name.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import shutil
 import subprocess
 import sys
@@ -26,6 +27,9 @@ __all__ = ["machine"]
 CLIENTS = Path(__file__).parent / "clients"
 BUILD_S = 100
 RUN_S = 30
+ROOT = Path(__file__).parents[2]
+RESOLVED_PLACES = ("usr/lib/systemd/systemd-resolved", "lib/systemd/systemd-resolved")
+"""In Debian's packages from 13 on, and before."""
 FOUND = {
     "llama-0": "10.0.0.1",
     "llama-1": "10.0.0.2",
@@ -33,7 +37,10 @@ FOUND = {
     "llama-1.nlp": "10.0.0.2",
     "llama-1.nlp.astra.internal": "10.0.0.2",
     "LLAMA-0": "10.0.0.1",
+    "llama-2": "10.0.0.3 fd00::3",
 }
+IPV4_ONLY = ("getent", "dig")
+"""The first does not ask for IPv6 on a machine without an address of that kind, the second when it is not told to."""
 MISSING = ("llama-7", "llama-0.vision.astra.internal", "llama-7.nlp.astra.internal")
 
 
@@ -98,6 +105,53 @@ def with_pycares() -> Client:
     return Client((sys.executable, "-c", C_ARES))
 
 
+RESOLVED = """
+set -e
+program=$1 libraries=$2; shift 2
+# It asks nobody while no device but loopback is up and has an address.
+if ! ip link show up0 >/dev/null 2>&1; then
+    ip link add up0 type veth peer name up1
+    ip address add 192.0.2.1/24 dev up0
+    ip link set up0 up
+    ip link set up1 up
+fi
+mount -t tmpfs none /run
+mkdir -p /run/systemd/resolved.conf.d
+sed -n 's/^nameserver /DNS=/p; s/^search /Domains=/p' /etc/resolv.conf >/run/servers
+{ echo '[Resolve]'; cat /run/servers; } >/run/systemd/resolved.conf.d/ours.conf
+{ cat /etc/passwd; echo 'systemd-resolve:x:65533:65533::/:/bin/false'; } >/run/passwd
+mount --bind /run/passwd /etc/passwd
+LD_LIBRARY_PATH=$libraries timeout "$RUN_S" "$program" >&2 &
+trap "kill $!" EXIT
+stub=/run/systemd/resolve/stub-resolv.conf
+until [ -e "$stub" ]; do kill -0 $!; sleep 0.1; done
+mount --bind "$stub" "$(readlink -f /etc/resolv.conf)"
+"$@"
+"""
+"""
+systemd-resolved between a client and us: told of our server where `/etc/resolv.conf` has it, in whose place comes the
+address of its own.
+"""
+
+
+def behind_resolved(folder: Path) -> Client:
+    """The service of `scripts/setup test`, or else this machine's, without the rest of systemd."""
+    unpacked = ROOT / "build/systemd-resolved"
+    programs = [root / place for root in (unpacked, Path("/")) for place in RESOLVED_PLACES]
+    program = next((one for one in programs if one.is_file()), None)
+    if program is None:
+        pytest.skip("systemd-resolved is not there: run scripts/setup test")
+    libraries = ":".join(map(str, unpacked.glob("usr/lib/*/systemd"))) if program.is_relative_to(unpacked) else ""
+    tried = subprocess.run(
+        [program, "--version"], env={"LD_LIBRARY_PATH": libraries}, capture_output=True, text=True, timeout=RUN_S,
+        check=False,
+    )  # fmt: skip
+    if tried.returncode:
+        pytest.skip(f"systemd-resolved does not run here: {tried.stderr.strip()}")
+    script = RESOLVED.replace("$RUN_S", str(RUN_S))
+    return Client(("sh", "-c", script, "sh", str(program), libraries, *built_c(folder, "gcc").command))
+
+
 MAKERS: dict[str, tuple[str, Callable[[Path], Client]]] = {
     "glibc": ("gcc", lambda folder: built_c(folder, "gcc")),
     "musl": ("musl-gcc", lambda folder: built_c(folder, "musl-gcc")),
@@ -107,6 +161,7 @@ MAKERS: dict[str, tuple[str, Callable[[Path], Client]]] = {
     "java": ("javac", lambda _: Client(("java", "-Djava.net.preferIPv4Stack=false", str(CLIENTS / "Resolve.java")))),
     "c-ares": ("python3", lambda _: with_pycares()),
     "python": ("python3", lambda _: Client(("python3", "-c", PYTHON))),
+    "systemd-resolved": ("gcc", behind_resolved),
 }  # fmt: skip
 
 
@@ -115,9 +170,9 @@ async def asking(machine: Machine) -> AsyncIterator[Machine]:
     server = await machine.names.serve("a", "nlp", machine.own)
     theirs = await machine.names.serve("b", "vision", machine.netns)
     assert server and theirs
-    both = {"nlp": ("10.0.0.1", "10.0.0.2"), "vision": ("10.0.9.9",)}
+    both = {"nlp": (("10.0.0.1",), ("10.0.0.2",), ("10.0.0.3", "fd00::3")), "vision": (("10.0.9.9",),)}
     for slot, (workspace, addresses) in zip("ab", both.items(), strict=True):
-        workers = {f"llama-{rank}": (one,) for rank, one in enumerate(addresses)}
+        workers = {f"llama-{rank}": several for rank, several in enumerate(addresses)}
         names = RunNames(workspace=workspace, run="llama", addresses=workers, leader="llama-0", port=29500, term=1)
         machine.names.publish(slot, names)
     await machine.names.settled()
@@ -146,15 +201,25 @@ def made(name: str, folder: Path) -> Client:
 
 
 async def said(machine: Machine, client: Client, *names: str) -> dict[str, str]:
+    """Addresses in the order of their text: which one comes first is the client's business."""
     result = await asyncio.to_thread(run, machine, *client.command, *names)
-    lines = (line.partition(" ") for line in result.stdout.splitlines())
-    return {name: found for name, _, found in lines} or {"": result.stderr}
+    lines = (line.split(" ") for line in result.stdout.splitlines())
+    return {name: " ".join(sorted(map(short, found))) for name, *found in lines} or {"": result.stderr}
+
+
+def short(address: str) -> str:
+    """As all but Java write it; what is no address stays."""
+    try:
+        return str(ipaddress.ip_address(address))
+    except ValueError:
+        return address
 
 
 @pytest.mark.parametrize("name", MAKERS)
 async def test_a_client_finds_workers_by_each_name_and_nobody_elses(asking: Machine, name: str, tmp_path: Path) -> None:
     client = await asyncio.to_thread(made, name, tmp_path)
-    assert await said(asking, client, *FOUND) == FOUND
+    found = {asked: both.split()[0] for asked, both in FOUND.items()} if name in IPV4_ONLY else FOUND
+    assert await said(asking, client, *FOUND) == found
     assert await said(asking, client, *MISSING) == dict.fromkeys(MISSING, "no-name")
 
 
@@ -172,12 +237,38 @@ async def test_drill_and_dig_see_clean_packets(asking: Machine) -> None:
             assert "warning" not in result.stdout.lower()
 
 
-async def test_the_loop_of_the_seed_page_ends(asking: Machine) -> None:
+def getent(library: str, folder: Path) -> str:
+    """A PATH where it is glibc's own, or one that musl answers."""
+    path = "/usr/bin:/bin"
+    if library == "glibc":
+        return path
+    if shutil.which("musl-gcc") is None:
+        pytest.skip("musl-gcc is not installed: run scripts/setup test")
+    command = ("musl-gcc", "-static", "-o", folder / "getent", CLIENTS / "getent.c")
+    subprocess.run(command, check=True, timeout=BUILD_S)
+    return f"{folder}:{path}"
+
+
+@pytest.mark.parametrize("library", ["glibc", "musl"])
+async def test_the_loop_of_the_seed_page_ends(asking: Machine, library: str, tmp_path: Path) -> None:
     script = """
     LEADER="${ASTRAEUS_LEADER_TASK_NAME#*.}"          # llama-0
     until getent hosts "$LEADER" >/dev/null; do sleep 1; done
     export MASTER_ADDR="$LEADER"
     getent hosts $MASTER_ADDR
     """
-    result = await asyncio.to_thread(run, asking, "env", "ASTRAEUS_LEADER_TASK_NAME=nlp.llama-0", "sh", "-c", script)
+    variables = ("ASTRAEUS_LEADER_TASK_NAME=nlp.llama-0", f"PATH={getent(library, tmp_path)}")
+    result = await asyncio.to_thread(run, asking, "env", *variables, "sh", "-c", script)
     assert result.stdout.split()[0] == "10.0.0.1"
+
+
+@pytest.mark.parametrize("library", ["glibc", "musl"])
+async def test_an_address_is_a_workers_name_to_programs_that_ask_backwards(
+    asking: Machine, library: str, tmp_path: Path
+) -> None:
+    path = f"PATH={getent(library, tmp_path)}"
+    for address in ("10.0.0.3", "fd00::3"):
+        result = await asyncio.to_thread(run, asking, "env", path, "getent", "hosts", address)
+        assert result.stdout.split() == [address, "llama-2.nlp.astra.internal"]
+    theirs = await asyncio.to_thread(run, asking, "env", path, "getent", "hosts", "10.0.9.9")
+    assert (theirs.returncode, theirs.stdout) == (2, "")

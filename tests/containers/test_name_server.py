@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import socket
+import struct
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
@@ -124,6 +125,23 @@ async def test_workspaces_on_one_network_each_get_their_own_run_of_a_name(machin
         assert texts(await asyncio.to_thread(ask, machine.netns, second, "llama", tcp=tcp)) == ["10.0.9.9"]
     other = await asyncio.to_thread(ask, machine.netns, first, "llama-0.vision.astra.internal")
     assert other.rcode() == dns.rcode.NXDOMAIN
+
+
+def bound(netns: Path, protocol: str) -> set[str]:
+    """Addresses whose port 53 somebody has."""
+    lines = namespaces.inside(netns, lambda: Path(f"/proc/thread-self/net/{protocol}").read_text()).splitlines()[1:]
+    places = (line.split()[1].split(":") for line in lines)
+    return {socket.inet_ntoa(struct.pack("=I", int(address, 16))) for address, port in places if int(port, 16) == 53}
+
+
+async def test_it_has_its_own_addresses_and_never_all_of_them(machine: Machine) -> None:
+    first, second = await two_workspaces(machine)
+    own = await machine.names.serve("c", "nlp", machine.own)
+    await machine.names.settled()
+    for protocol in ("udp", "tcp"):
+        assert bound(machine.netns, protocol) == {first, second}
+        assert bound(machine.own, protocol) == {own}
+        assert bound(machine.netns, f"{protocol}6") == set()
 
 
 async def test_a_slot_with_a_network_of_its_own_asks_the_same_address_there(machine: Machine) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.containers import another_root
-from tests.containers.resolv_conf_scene import OUTSIDE, PEER
+from tests.containers.resolv_conf_scene import MUSL, OUTSIDE, PEER
 
 SCENE_S = 100
 LOST_MS = 2000
@@ -84,7 +85,8 @@ async def test_workers_resolve_whatever_the_machines_file_and_the_images_are(
 ) -> None:
     form, machine = FORMS[name], Path("/etc/resolv.conf").read_bytes()
     found, findings = await asyncio.to_thread(scene, folder, form, network)
-    assert sorted(found) == ["host", "link", "plain", "read-only", "relative-link"]
+    musl = ["musl"] if shutil.which(MUSL) else []
+    assert sorted(found) == ["host", "link", *musl, "plain", "read-only", "relative-link"]
     for image, said in found.items():
         answers = {word: said[word][0] for word in said}
         wanted = {
@@ -92,7 +94,9 @@ async def test_workers_resolve_whatever_the_machines_file_and_the_images_are(
             "itself": said["address"][0], "fqdn": said["address"][0], "server": "169.254.53.53",
         }  # fmt: skip
         assert {word: answers[word] for word in wanted} == wanted, image
-        slow = {word: said[word][1] for word in LOOKED_UP if int(said[word][1]) >= LOST_MS}
+        # musl asks again and waits for five seconds where a server says that it can't, as if nobody had answered.
+        waits = {"outside", "nowhere"} if image == "musl" and not form.servers else set()
+        slow = {word: said[word][1] for word in {*LOOKED_UP} - waits if int(said[word][1]) >= LOST_MS}
         assert not slow, image
     assert found["host"]["python"] == [*found["host"]["address"], "llama-0"]
     assert any("outside names will not resolve" in sentence for sentence in findings) != bool(form.servers)

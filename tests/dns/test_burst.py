@@ -42,6 +42,7 @@ def opened(
 ) -> Iterator[tuple[Desk, list[socket.socket]]]:
     with contextlib.ExitStack() as stack:
         server, *others = (stack.enter_context(socket.socket(family, socket.SOCK_DGRAM)) for _ in range(1 + askers))
+        server.setblocking(False)
         server.bind((LOOPBACK[family], 0))
         for other in others:
             other.settimeout(5.0)
@@ -62,6 +63,29 @@ def test_each_asker_gets_its_own_answer_with_its_own_id(family: socket.AddressFa
                 assert asker.recv(4096) == b"%02d" % number + wanted
         assert desk.rare[0] == (b"00x0", askers[0].getsockname())
         assert desk.rcodes[REFUSED] == 12
+
+
+@pytest.mark.parametrize("family", LOOPBACK)
+def test_one_that_is_alone_is_answered_as_one_of_many_is(family: socket.AddressFamily) -> None:
+    with opened(family) as (desk, (asker,)):
+        for many in (1, 1, 3, 2, 1, 1, 4):
+            sent = [b"%02d" % number + (b"a", b"x", b"f")[number % 3] for number in range(many)]
+            for packet in sent:
+                asker.send(packet)
+            assert desk.turn() == many
+            said = {b"a": b"\0\5aaa", b"x": b"rare x"}
+            for packet in sent:
+                if (wanted := said.get(packet[2:])) is not None:
+                    assert asker.recv(4096) == packet[:2] + wanted
+            assert desk.turn() == 0
+        assert {asker for _, asker in desk.rare} == {asker.getsockname()}
+        assert desk.rcodes[REFUSED] == 8
+        asker.send(b"00f")
+        assert (desk.turn(), desk.rare[-1][0]) == (1, b"00f")
+        asker.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            asker.recv(4096)
+        assert desk.failures == []
 
 
 def test_what_gets_no_answer_leaves_no_gap_and_no_answer_to_others() -> None:
@@ -100,10 +124,21 @@ def test_answers_that_can_not_be_sent_are_told_each_and_the_turn_ends() -> None:
         return packet[2:]
 
     with opened() as (desk, (asker,)):
+        for _ in range(2):
+            asker.send(b"00a")
+        assert desk.turn() == 2
         for _ in range(3):
             asker.send(b"00x")
         assert desk.burst.turn(desk.server, lambda _: None, desk.rcodes, closing) == 3
         assert desk.failures == ["Bad file descriptor"] * 3
+
+
+def test_one_answer_that_can_not_be_sent_is_told() -> None:
+    with opened() as (desk, (asker,)):
+        asker.send(b"00x")
+        too_long = bytes(70_000)
+        assert desk.burst.turn(desk.server, lambda _: None, desk.rcodes, lambda _, __: too_long) == 1
+        assert desk.failures == ["Message too long"]
 
 
 def test_a_closed_socket_is_an_error_of_the_turn() -> None:

@@ -15,9 +15,13 @@ import dns.message
 import dns.rcode
 import pytest
 
+from astra_dns.cache import Cached
 from astra_dns.counters import Counters
-from astra_dns.forward import LIMIT_S, Forwarder
+from astra_dns.forward import LIMIT_S, MAX_IN_FLIGHT, MAX_WAITING, Forwarder
+from astra_dns.query import Query, parse
 from astra_dns.server import Server
+from astra_dns.tcp import MAX_CONNECTIONS
+from astra_dns.upstream import PORTS
 from tests.dns.names_of_runs import LLAMA, snapshot
 from tests.fakes.eventually import until
 from tests.fakes.upstream import FakeUpstream, address, bound_pair, code, silence, truncated
@@ -109,6 +113,23 @@ async def test_many_questions_on_one_connection_are_all_answered() -> None:
         writer.close()
 
 
+async def test_connections_are_bounded_and_those_without_a_question_end() -> None:
+    async with running() as one, contextlib.AsyncExitStack() as stack:
+
+        async def connected() -> asyncio.StreamReader:
+            reader, writer = await asyncio.open_connection("127.0.0.1", one.ports["nlp"])
+            stack.callback(writer.close)
+            return reader
+
+        idle = [await connected() for _ in range(MAX_CONNECTIONS)]
+        async with asyncio.timeout(WAIT_S):
+            assert await (await connected()).read() == b""
+            assert one.counters.ignored["too many connections"] == 1
+            assert texts(await one.ask("llama-0")) == ["10.0.0.1"]
+            assert {await reader.read() for reader in idle} == {b""}
+        assert texts(await one.ask("llama-0", tcp=True)) == ["10.0.0.1"]
+
+
 async def test_garbage_gets_a_header_or_nothing_and_the_next_question_its_answer() -> None:
     async with running() as one:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
@@ -160,6 +181,37 @@ async def test_one_question_of_many_askers_is_asked_once() -> None:
         assert {tuple(texts(message)) for message in await asyncio.gather(*asked)} == {("192.0.2.7",)}
         assert upstream.asked["www.example.com."] == 2, "once in silence, once again"
         assert one.counters.coalesced == 19
+
+
+async def test_nobody_can_foresee_port_and_id_of_a_question() -> None:
+    async with in_front_of(address("192.0.2.7")) as (one, upstream):
+        await asyncio.gather(*(one.ask(f"{number}.example.com") for number in range(40)))
+        ports, numbers = zip(*upstream.heard, strict=True)
+        assert len(set(ports)) == PORTS
+        assert len(set(numbers)) > 30
+        assert list(numbers) != sorted(numbers)
+
+
+def question(name: str) -> Query:
+    query = parse(dns.message.make_query(name, "A").to_wire())
+    assert query is not None
+    return query
+
+
+async def test_what_is_under_way_is_bounded_and_whoever_comes_then_is_told_at_once() -> None:
+    async with in_front_of(silence) as (one, _):
+        ended: list[Cached | None] = []
+        for number in range(MAX_IN_FLIGHT):
+            one.forwarder.ask(question(f"{number}.example.com"), ended.append)
+        for _ in range(MAX_WAITING - 1):
+            one.forwarder.ask(question("0.example.com"), ended.append)
+        assert (ended, one.counters.rejected) == ([], 0)
+        one.forwarder.ask(question("one.more.example.com"), ended.append)
+        one.forwarder.ask(question("0.example.com"), ended.append)
+        assert (ended, one.counters.rejected) == ([None, None], 2)
+        assert texts(await one.ask("llama-0")) == ["10.0.0.1"]
+        await until(lambda: len(ended) == MAX_IN_FLIGHT + MAX_WAITING + 1)
+        assert set(ended) == {None}
 
 
 async def test_a_truncated_answer_is_got_whole_over_tcp_and_cut_for_whoever_asked_over_udp() -> None:

@@ -45,6 +45,8 @@ class FakeUpstream:
         self.over_tcp: Answers | None = None
         """None: as over UDP."""
         self.asked: Counter[str] = Counter()
+        self.heard: list[tuple[int, int]] = []
+        """Port and ID of each question over UDP."""
         self.port = 0
 
     @contextlib.asynccontextmanager
@@ -86,6 +88,7 @@ class _Udp(asyncio.DatagramProtocol):
         self._transport = cast(asyncio.DatagramTransport, transport)
 
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
+        self._owner.heard.append((addr[1], int.from_bytes(data[:2], "big")))
         for packet in self._owner.packets(data, tcp=False):
             self._transport.sendto(packet, addr)
 
