@@ -43,6 +43,8 @@ _WAIT_MAX_S = 600.0
 _SHUTDOWN_S = 1.0
 _FIRST_MESSAGE_S = 10.0
 _MESSAGE_BYTES = 4 * 1024**2
+_BACKLOG = 1024
+"""Nomad's plugins connect for each request, and the kernel refuses at once whoever finds the queue full."""
 _WATCH_SILENCE_S = 5.0
 """How often one who watches hears that the agent is there."""
 M = TypeVar("M", bound=Wire)
@@ -64,7 +66,7 @@ class LocalApi:
         runner = web.AppRunner(self.application(), access_log=None, shutdown_timeout=_SHUTDOWN_S)
         await runner.setup()
         try:
-            await web.UnixSite(runner, str(path)).start()
+            await web.UnixSite(runner, str(path), backlog=_BACKLOG).start()
             path.chmod(0o660)
             yield
         finally:

@@ -1,15 +1,16 @@
 """
-This machine's agent, by its unix socket. A call is bounded and safe to repeat; nothing is kept here but connections.
+This machine's agent, by its unix socket. A call is bounded and safe to repeat; nothing is kept here.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
 from typing import TypeVar
+from urllib.parse import urlencode
 
-import aiohttp
 from pydantic import ValidationError
 
 from astra_agent import errors
@@ -27,6 +28,8 @@ from astra_agent.wire import (
     StopRequest,
     Wire,
 )
+from astra_driver import unix_http
+from astra_driver.unix_http import WebSocket
 
 _CALL_S = 5.0
 _SILENCE_S = 15.0
@@ -50,11 +53,6 @@ class AgentClient:
 
     def __init__(self, socket: str) -> None:
         self.socket = socket
-        self._session: aiohttp.ClientSession | None = None
-
-    async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
 
     # What it is ---------------------------------------------------------------------------------------------------
 
@@ -87,7 +85,8 @@ class AgentClient:
 
     async def destroy(self, slot: str, incarnation: str) -> None:
         """Whatever is left of this incarnation goes; none of it will come any more."""
-        await self._ask("DELETE", f"/v1/slots/{slot}?code=137&reason=Destroyed&incarnation={incarnation}")
+        query = urlencode({"code": 137, "reason": "Destroyed", "incarnation": incarnation})
+        await self._ask("DELETE", f"/v1/slots/{slot}?{query}")
 
     async def signal(self, slot: str, request: SignalRequest) -> None:
         await self._ask("POST", f"/v1/slots/{slot}/signal", request.model_dump_json())
@@ -102,47 +101,41 @@ class AgentClient:
         The status of each slot as it is, then None, then each change; None again when there is none for a while. Ends
         with an error only.
         """
-        timeout = aiohttp.ClientTimeout(total=None, connect=_CALL_S, sock_read=_SILENCE_S)
         try:
-            async with self._opened().get("http://agent/v1/watch", timeout=timeout, read_bufsize=_LINE_BYTES) as answer:
+            async with unix_http.request(self.socket, "GET", "/v1/watch", None, _SILENCE_S) as answer:
                 if answer.status != 200:
                     raise self._error(answer.status, await answer.text())
-                async for line in answer.content:
-                    yield self._read(SlotStatus, line.decode()) if line.strip() else None
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+                async for line in answer.lines(_LINE_BYTES):
+                    yield self._read(SlotStatus, line.decode()) if line else None
+        except (OSError, ValueError) as error:
             raise self._away(error) from error
         raise Unavailable(f"the agent at {self.socket} has ended")
 
     @contextlib.asynccontextmanager
-    async def exec(self, request: ExecRequest) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+    async def exec(self, request: ExecRequest) -> AsyncIterator[WebSocket]:
         """A connection in the frames that `ExecRequest` describes, with the request sent."""
-        url = f"http://agent/v1/slots/{request.slot}/exec"
+        target = f"/v1/slots/{request.slot}/exec"
         try:
-            async with self._opened().ws_connect(url, max_msg_size=_MESSAGE_BYTES) as connection:
-                await connection.send_str(request.model_dump_json())
+            async with unix_http.websocket(self.socket, target, _MESSAGE_BYTES, _CALL_S) as connection:
+                await connection.send(request.model_dump_json())
                 yield connection
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except OSError as error:
             raise self._away(error) from error
 
     # Inside -------------------------------------------------------------------------------------------------------
 
     async def _ask(self, method: str, path: str, body: str | None = None, timeout_s: float = _CALL_S) -> str:
-        timeout = aiohttp.ClientTimeout(total=timeout_s, connect=_CALL_S)
         try:
-            async with self._opened().request(method, f"http://agent{path}", data=body, timeout=timeout) as answer:
-                text = await answer.text()
+            async with asyncio.timeout(timeout_s):
+                async with unix_http.request(self.socket, method, path, body, timeout_s) as answer:
+                    text = await answer.text()
         except TimeoutError as error:
             raise DeadlineExceeded(f"the agent at {self.socket} does not answer within {timeout_s:g} s") from error
-        except (aiohttp.ClientError, OSError) as error:
+        except (OSError, ValueError) as error:
             raise self._away(error) from error
         if answer.status >= 400:
             raise self._error(answer.status, text)
         return text
-
-    def _opened(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(connector=aiohttp.UnixConnector(path=self.socket, limit=0))
-        return self._session
 
     def _away(self, error: Exception) -> Unavailable:
         why = f" ({error.strerror})" if isinstance(error, OSError) and error.strerror else ""

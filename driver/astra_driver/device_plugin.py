@@ -48,7 +48,6 @@ class DevicePlugin:
 
     async def close(self) -> None:
         await self._watch.close()
-        await self._client.close()
 
     def _configure(self, settings: PluginSettings) -> None:
         """Before anything else is asked of this process, so there is nothing to end."""

@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-import aiohttp
 from pydantic import ValidationError
 
 from astra_agent.errors import DeadlineExceeded, HostFault, InvalidRequest, Unavailable
@@ -19,6 +18,7 @@ from astra_driver.names import TaskId
 from astra_driver.proto import driver_pb2
 from astra_driver.proto.driver_pb2 import ExecTaskStreamingIOOperation as Operation
 from astra_driver.proto.driver_pb2 import ExecTaskStreamingRequest, ExecTaskStreamingResponse, ExitResult
+from astra_driver.unix_http import WebSocket
 
 _OUTPUT_BYTES = 1024**2
 """Of each stream of a script's output; Nomad shows some 100 KB of it."""
@@ -77,28 +77,28 @@ class _Piece:
     data: bytes
 
 
-async def _answers(connection: aiohttp.ClientWebSocketResponse) -> AsyncIterator[_Piece | ExecExit]:
+async def _answers(connection: WebSocket) -> AsyncIterator[_Piece | ExecExit]:
     async for message in connection:
-        if message.type is aiohttp.WSMsgType.BINARY:
-            yield _Piece(message.data[0], message.data[1:])
-        elif message.type is aiohttp.WSMsgType.TEXT:
+        if isinstance(message, bytes):
+            yield _Piece(message[0], message[1:])
+        else:
             try:
-                ended = ExecExit.model_validate_json(message.data)
+                ended = ExecExit.model_validate_json(message)
             except ValidationError as error:
-                raise Unavailable(f"the agent says what is not known here: {message.data[:100]}") from error
+                raise Unavailable(f"the agent says what is not known here: {message[:100]}") from error
             yield ended
 
 
-async def _feed(requests: AsyncIterator[ExecTaskStreamingRequest], connection: aiohttp.ClientWebSocketResponse) -> None:
+async def _feed(requests: AsyncIterator[ExecTaskStreamingRequest], connection: WebSocket) -> None:
     """One request may hold several things; an empty one is a heartbeat."""
     async for request in requests:
         size = request.tty_size
         if request.HasField("tty_size") and size.width > 0 and size.height > 0:
-            await connection.send_str(Resize(width=size.width, height=size.height).model_dump_json())
+            await connection.send(Resize(width=size.width, height=size.height).model_dump_json())
         if request.stdin.data:
-            await connection.send_bytes(request.stdin.data)
+            await connection.send(request.stdin.data)
         if request.stdin.close:
-            await connection.send_str(StdinEnd().model_dump_json())
+            await connection.send(StdinEnd().model_dump_json())
 
 
 def _response(piece: _Piece) -> ExecTaskStreamingResponse:

@@ -42,7 +42,6 @@ class Slots:
         for task in self._owned:
             task.cancel()
         await asyncio.gather(*self._owned, return_exceptions=True)
-        await self.client.close()
 
     async def start(self, task: TaskConfig, plugin: PluginSettings) -> None:
         """
