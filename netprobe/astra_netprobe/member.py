@@ -117,7 +117,7 @@ class Member:
         return Opened(
             port=door.port, packet_port=door.packet_port, device=facts.device, driver=facts.driver, mtu=facts.mtu,
             speed_bps=facts.speed_bps, duplex=facts.duplex, rdma=() if no_rdma else rdma.ports(self._root),
-            no_rdma=no_rdma, address=address if question.device else "",
+            no_rdma=no_rdma, address=address if question.device else "", max_bps=self._max_bps,
         )  # fmt: skip
 
     def _do(self, question: Question, door: Door, caller: Caller) -> Answer:

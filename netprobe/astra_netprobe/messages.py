@@ -180,6 +180,8 @@ class Opened(Message):
     rdma: tuple[RdmaPort, ...] = ()
     address: str = ""
     """What peers reach this machine at, of the port that was asked for; empty: what the conductor knows."""
+    max_bps: float = Field(default=0.0, ge=0)
+    """What this machine sends to a peer at most by its own setting, whatever it was asked for; 0: as much as goes."""
     no_rdma: str = ""
     """Why RDMA can't be measured here; empty when it can, or when nobody looked."""
 

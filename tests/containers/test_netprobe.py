@@ -136,6 +136,19 @@ async def test_what_is_wrong_is_named(lab: Lab, fault: str) -> None:
     await repeated(lab, named(sentence))
 
 
+async def test_a_machine_that_is_bounded_by_its_own_setting_is_not_blamed_and_hides_nobody(lab: Lab) -> None:
+    async with members(lab, bounds={"m-1": 200e6}) as endpoints:
+        sound = verdict.judge(await Conductor(endpoints, QUICK).run())
+        assert (sound.state, sound.blamed) == ("sound", ()), sound
+        assert sound.sentence.endswith(
+            "m-1 sends no faster than 0.20 Gbit/s in a probe, by its own setting, and was measured only up to that"
+        )
+        lab.slow_sender("m-3", "300mbit")
+        sick = verdict.judge(await Conductor(endpoints, QUICK).run())
+        assert (sick.state, sick.blamed) == ("sick", ("m-3",)), sick
+        assert sick.sentence.startswith("m-3 sends at 0.")
+
+
 async def test_a_thin_uplink_between_two_halves_is_named(tmp_path: Path) -> None:
     lab = Lab(tmp_path, 4, halves=True, uplink="200mbit")
     try:

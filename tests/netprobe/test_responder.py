@@ -114,6 +114,7 @@ async def test_a_machine_sends_no_faster_than_its_own_bound_whatever_it_is_asked
         await channel.ask(opening(rank=rank, max_bps=asked_bps), ANSWER_S) for rank, channel in enumerate(channels)
     ]
     assert isinstance(opened[1], Opened) and opened[1].no_rdma == "its rate is bounded"
+    assert opened[1].max_bps == bound_bps, "who leads the probe has to know that it is no fault"
     bounds = {"tag": 1, "streams": streams, "seconds": seconds, "stall_s": ANSWER_S, "limit_s": ANSWER_S}
     peer = Peer(rank=1, address="127.0.0.1", port=opened[1].port)
     _, received = await asyncio.gather(
