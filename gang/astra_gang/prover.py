@@ -23,6 +23,7 @@ from astra_gang.roster import Roster
 from astra_gang.store import RunRecord
 from astra_gang.streams import Streams
 from astra_netprobe import plan, settings, ways
+from astra_netprobe.bounds import levelled
 from astra_netprobe.channel import Channel, Silent
 from astra_netprobe.conductor import Conductor
 from astra_netprobe.readings import Evidence
@@ -213,4 +214,4 @@ def _is_open(evidence: Evidence) -> bool:
 
 
 def _has_suspects(evidence: Evidence) -> bool:
-    return any(plan.suspect_hops(hops) for hops in evidence.rings)
+    return any(plan.suspect_hops(hops) for hops in levelled(evidence).rings)

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from pydantic import ValidationError
 
-from astra_netprobe.messages import ANSWER, MESSAGE_MAX, Answer, Question
+from astra_netprobe.messages import ANSWER, MESSAGE_MAX, PROTOCOL, Answer, Question, other_protocol
 
 _END_S = 2.0
 
@@ -70,10 +70,14 @@ def parse(line: bytes | str) -> Answer:
     """Raises: Silent, for what is no answer."""
     if not line:
         raise Silent("has closed the connection")
+    if (theirs := other_protocol(line)) is not None:
+        raise Silent(f"speaks protocol {theirs} of the probe, this side {PROTOCOL}: install the same version on both")
     try:
         return ANSWER.validate_json(line)
     except ValidationError as error:
-        raise Silent("answers what is no answer: another version of the probe?") from error
+        raise Silent(
+            f"answers what is no answer in protocol {PROTOCOL} of the probe: install the same version on both"
+        ) from error
 
 
 class ProcessChannel:

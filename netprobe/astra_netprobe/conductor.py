@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from astra_netprobe import plan
+from astra_netprobe.bounds import levelled
 from astra_netprobe.channel import Endpoint
 from astra_netprobe.company import Company, Lost
 from astra_netprobe.messages import (
@@ -99,6 +100,7 @@ class Conductor:
             for rank, endpoint in enumerate(self._company.endpoints)
         }
         ports = []
+        bounds: dict[str, float] = {}
         missing: dict[str, str] = {}
         for name, answer in (await self._company.ask_all(asked, _OPEN_S)).items():
             if isinstance(answer, Opened):
@@ -115,9 +117,11 @@ class Conductor:
                          answer.duplex)
                 )  # fmt: skip
                 self._rdma_ports[name] = answer.rdma
+                if answer.max_bps:
+                    bounds[name] = answer.max_bps
                 if not answer.rdma:
                     missing[name] = answer.no_rdma or "it does not say what RDMA it has"
-        self._company.note(ports=tuple(ports), no_rdma=missing)
+        self._company.note(ports=tuple(ports), no_rdma=missing, bounds=bounds)
 
     async def _reach(self, limit_s: float) -> None:
         """Everybody calls everybody, both ways; takes the place of what was known before."""
@@ -185,7 +189,7 @@ class Conductor:
     async def _follow_plan(self) -> None:
         """What looks slow may take some more time than the budget: a doubt helps nobody."""
         while (left := self._company.until - time.monotonic()) > -_DOUBT_SHARE * self._settings.budget_s:
-            present = replace(self._company.evidence, machines=tuple(self._company.machines))
+            present = levelled(replace(self._company.evidence, machines=tuple(self._company.machines)))
             in_time = left > 0
             match self._next(present) if in_time else plan.again(present.machines, present.flows):
                 case None:

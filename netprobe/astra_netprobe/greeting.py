@@ -11,12 +11,13 @@ import struct
 from dataclasses import dataclass
 from enum import IntEnum
 
+from astra_netprobe.messages import PROTOCOL
+
 _MAGIC = b"ASTP"
 _ANSWER_MAGIC = b"ASTA"
 _PACKET_MAGIC = b"ASTU"
 _BODY = struct.Struct("!4sBBHHHI8s")
 _PROOF_BYTES = 16
-_VERSION = 1
 
 GREETING_BYTES = _BODY.size + _PROOF_BYTES
 ANSWER_BYTES = len(_ANSWER_MAGIC) + _PROOF_BYTES
@@ -46,7 +47,7 @@ class Greeting:
 
 def encode(greeting: Greeting, secret: bytes) -> bytes:
     body = _BODY.pack(
-        _MAGIC, _VERSION, greeting.purpose, greeting.source, greeting.target, greeting.stream, greeting.tag,
+        _MAGIC, PROTOCOL, greeting.purpose, greeting.source, greeting.target, greeting.stream, greeting.tag,
         greeting.nonce,
     )  # fmt: skip
     return body + _proof(secret, body)
@@ -57,7 +58,7 @@ def decode(raw: bytes, secret: bytes) -> Greeting | None:
     if len(raw) != GREETING_BYTES or not hmac.compare_digest(raw[_BODY.size :], _proof(secret, raw[: _BODY.size])):
         return None
     magic, version, purpose, source, target, stream, tag, nonce = _BODY.unpack(raw[: _BODY.size])
-    if magic != _MAGIC or version != _VERSION or purpose not in set(Purpose):
+    if magic != _MAGIC or version != PROTOCOL or purpose not in set(Purpose):
         return None
     return Greeting(Purpose(purpose), source, target, stream, tag, nonce)
 

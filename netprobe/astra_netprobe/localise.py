@@ -8,11 +8,11 @@ sound ones: by ratio *and* by their own spread. A machine whose processor was th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from astra_netprobe import halves, plan, stats
+from astra_netprobe import bounds, halves, plan, stats
 from astra_netprobe.plan import Directed
 from astra_netprobe.readings import Evidence
 
@@ -62,15 +62,17 @@ class Sound:
 
 def slow(evidence: Evidence) -> tuple[Slow, ...]:
     """Everything that is slower than its peers. Empty when all are alike, however slow."""
+    silent, evidence = bounds.silent(evidence), bounds.levelled(evidence)
     best = best_rates(evidence)
+    of_receivers = {pair: rate for pair, rate in best.items() if pair not in silent}
     if len(evidence.machines) == 2:
-        return _of_two(best, evidence.cpu_bound)
+        return _of_two(of_receivers, evidence.cpu_bound)
     sound = _sound(best)
     if sound is None:
         return ()
-    if (split := _split(evidence, best, sound)) is not None:
-        return (_between(split, best, sound),)
-    sent, received = _by_end(best, 0), _by_end(best, 1)
+    if (split := _split(evidence, of_receivers, sound)) is not None:
+        return (_between(split, of_receivers, sound),)
+    sent, received = _by_end(best, 0), _by_end(of_receivers, 1)
     found = [
         finding
         for name in evidence.machines
@@ -85,7 +87,7 @@ def slow(evidence: Evidence) -> tuple[Slow, ...]:
         and set(evidence.cpu_bound).isdisjoint(pair)
         and sound.is_below([best[pair]], WAY_RATIO)
     ]
-    found += (lone := _of_lone_machines(slow_ways, best, sound))
+    found += (lone := _of_lone_machines(slow_ways, best, silent, sound))
     blamed = {name for finding in lone for name in finding.machines}
     ways = [_way(pair, best[pair], sound) for pair in slow_ways if blamed.isdisjoint(pair)]
     return tuple(sorted((*found, *ways), key=lambda finding: (not finding.sick, finding.ratio)))
@@ -93,6 +95,7 @@ def slow(evidence: Evidence) -> tuple[Slow, ...]:
 
 def is_certain(evidence: Evidence) -> bool:
     """Whether what looks slow was measured often enough: a probe may run out of time before."""
+    evidence = bounds.levelled(evidence)
     taking_part = {name for flow in evidence.flows for name in (flow.sender, flow.receiver)}
     names = [name for name in evidence.machines if name in taking_part]
     return plan.again(names, evidence.flows) is None
@@ -167,10 +170,12 @@ def _machine(name: str, sends: float | None, receives: float | None, *, sick: bo
     return Slow(kind, (name,), ratio, sick, sentence)
 
 
-def _of_lone_machines(slow_ways: Sequence[Directed], best: Mapping[Directed, float], sound: Sound) -> list[Slow]:
+def _of_lone_machines(
+    slow_ways: Sequence[Directed], best: Mapping[Directed, float], silent: Collection[Directed], sound: Sound
+) -> list[Slow]:
     """Machines that were measured with too few partners, and were slow with each, while these are fine with others."""
     fine = [pair for pair, rate in best.items() if rate >= SICK_RATIO * sound.middle]
-    senders, receivers = {pair[0] for pair in fine}, {pair[1] for pair in fine}
+    senders, receivers = {pair[0] for pair in fine}, {pair[1] for pair in fine if pair not in silent}
     sends = {pair[0]: best[pair] for pair in slow_ways if pair[0] not in senders and pair[1] in receivers}
     receives = {pair[1]: best[pair] for pair in slow_ways if pair[1] not in receivers and pair[0] in senders}
     return [

@@ -81,6 +81,22 @@ class Member:
             self._opened.close()
         self._opened = self._door = self._caller = None
 
+    def hear(self, line: bytes) -> Answer:
+        """The answer to what came in: a question of this protocol, or anything else."""
+        if (theirs := messages.other_protocol(line)) is not None:
+            ours = messages.PROTOCOL
+            return Failed(
+                sentence=f"the conductor speaks protocol {theirs} of the probe, this machine {ours}: "
+                "install the same version on both"
+            )
+        try:
+            question = messages.QUESTION.validate_json(line)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"]) or "question"
+            return Failed(sentence=f"this is no question: {where}: {first['msg']}")
+        return self.answer(question)
+
     def answer(self, question: Question) -> Answer:
         """What is asked for is done when this returns; a peer that does not take part is a `Failed` with its rank."""
         try:
@@ -98,9 +114,6 @@ class Member:
 
     def _open(self, question: Open) -> Answer:
         self.close()
-        if question.protocol != messages.PROTOCOL:
-            theirs, ours = question.protocol, messages.PROTOCOL
-            return Failed(sentence=f"the conductor speaks protocol {theirs}, this machine {ours}: update both")
         if question.device and not (address := port.address_of(question.device)):
             devices = ", ".join(port.with_addresses()) or "none"
             return Failed(sentence=f"there is no port {question.device} with an IPv4 address here: there are {devices}")
@@ -117,7 +130,7 @@ class Member:
         return Opened(
             port=door.port, packet_port=door.packet_port, device=facts.device, driver=facts.driver, mtu=facts.mtu,
             speed_bps=facts.speed_bps, duplex=facts.duplex, rdma=() if no_rdma else rdma.ports(self._root),
-            no_rdma=no_rdma, address=address if question.device else "",
+            no_rdma=no_rdma, address=address if question.device else "", max_bps=self._max_bps,
         )  # fmt: skip
 
     def _do(self, question: Question, door: Door, caller: Caller) -> Answer:
@@ -179,14 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     threading.Thread(target=_listen, args=(asked,), name="questions", daemon=True).start()
     member = Member(max_bps=given.max_bps)
     while True:
-        line = asked.get()
-        try:
-            answer = member.answer(messages.QUESTION.validate_json(line))
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"]) or "question"
-            answer = Failed(sentence=f"this is no question: {where}: {first['msg']}")
-        sys.stdout.write(answer.model_dump_json() + "\n")
+        sys.stdout.write(member.hear(asked.get()).model_dump_json() + "\n")
         sys.stdout.flush()
 
 

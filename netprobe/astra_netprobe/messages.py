@@ -2,16 +2,20 @@
 What a conductor asks of a machine that takes part in a probe, and what it answers: one JSON document each.
 
 One question at a time; a new probe begins with `Open`. A machine knows others by number, address and port, and
-names nobody. Durations are seconds, sizes bytes, rates bits per second. Unknown fields are refused.
+names nobody. Durations are seconds, sizes bytes, rates bits per second. Unknown fields are refused, so a newer or older
+peer is found out at the first message: `Open` and `Opened` have `PROTOCOL`, which is looked at before the rest is read.
+`Failed`, which refuses them, stays as it is in every protocol.
 """
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-PROTOCOL = 1
+PROTOCOL = 2
+"""Of all that crosses the network in a probe: these documents, and the greetings between machines."""
 MESSAGE_MAX = 1 << 20
 """Bytes of one document; one with 4,096 peers has about 300,000."""
 SIZE_MAX = 1 << 30
@@ -170,6 +174,7 @@ Question: TypeAlias = (
 
 class Opened(Message):
     kind: Literal["opened"] = "opened"
+    protocol: int = PROTOCOL
     port: Port
     packet_port: Port
     device: str = ""
@@ -180,6 +185,8 @@ class Opened(Message):
     rdma: tuple[RdmaPort, ...] = ()
     address: str = ""
     """What peers reach this machine at, of the port that was asked for; empty: what the conductor knows."""
+    max_bps: float = Field(default=0.0, ge=0)
+    """What this machine sends to a peer at most by its own setting, whatever it was asked for; 0: as much as goes."""
     no_rdma: str = ""
     """Why RDMA can't be measured here; empty when it can, or when nobody looked."""
 
@@ -268,3 +275,13 @@ Answer: TypeAlias = (
 
 QUESTION: TypeAdapter[Question] = TypeAdapter(Annotated[Question, Field(discriminator="kind")])
 ANSWER: TypeAdapter[Answer] = TypeAdapter(Annotated[Answer, Field(discriminator="kind")])
+
+
+def other_protocol(document: str | bytes) -> int | None:
+    """The protocol that *document* names, when it is not ours; None as well for what is no document at all."""
+    try:
+        said = json.loads(document)
+    except (ValueError, RecursionError):
+        return None
+    named = said.get("protocol") if isinstance(said, dict) else None
+    return named if type(named) is int and named != PROTOCOL else None

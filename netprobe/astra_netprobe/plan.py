@@ -18,15 +18,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from astra_netprobe import halves, stats
+from astra_netprobe import bounds, halves, stats
 from astra_netprobe.readings import Evidence, Flow, Hop
 
 MATRIX_MAX = 8
 """Up to so many machines every pair is measured: 7 rounds in each direction."""
 UNEVEN_RATIO = 0.80
 """A hop below this share of the ring's fastest tenth makes its two machines suspects."""
-BUSY_MIN = 0.30
-"""A hop that had less to do than this says nothing: what it sent went out in bursts."""
 PARTNERS = 2
 REPEATS = 2
 """More measurements of what looked slow; the best of all counts."""
@@ -61,6 +59,7 @@ Step: TypeAlias = RingRound | PairRound
 
 def next_step(evidence: Evidence, *, matrix_max: int = MATRIX_MAX) -> Step | None:
     """What to measure next, among *evidence.machines*; None: enough is known."""
+    evidence = bounds.levelled(evidence)
     names = [name for name in evidence.machines if name not in evidence.absent]
     if len(names) < 2:
         return None
@@ -105,7 +104,9 @@ def suspect_hops(hops: Iterable[Hop]) -> tuple[Hop, ...]:
     """Hops that were slow while they had something to do, or broke."""
     known = tuple(hops)
     reference = stats.quantile([hop.rate for hop in known if not hop.broken], 0.9)
-    return tuple(hop for hop in known if hop.broken or (hop.busy >= BUSY_MIN and hop.rate < UNEVEN_RATIO * reference))
+    return tuple(
+        hop for hop in known if hop.broken or (hop.busy >= bounds.BUSY_MIN and hop.rate < UNEVEN_RATIO * reference)
+    )
 
 
 # Pairs ---------------------------------------------------------------------------------------------------------------

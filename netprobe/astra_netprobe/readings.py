@@ -180,6 +180,8 @@ class Evidence:
     rdma: tuple[RdmaFlow, ...] = ()
     no_rdma: dict[str, str] = field(default_factory=dict)
     """Machines that RDMA could not be measured on, with the reason; RDMA is measured when there are none."""
+    bounds: dict[str, float] = field(default_factory=dict)
+    """What machines send to a peer at most, by a setting of their own; those that have none are not in it."""
 
     @property
     def flows(self) -> tuple[Flow, ...]:
@@ -203,4 +205,5 @@ class Evidence:
             cpu_bound=tuple(machine for machine in self.cpu_bound if machine != name),
             rdma=tuple(flow for flow in self.rdma if name not in (flow.sender, flow.receiver)),
             no_rdma={machine: why for machine, why in self.no_rdma.items() if machine != name},
+            bounds={machine: bound for machine, bound in self.bounds.items() if machine != name},
         )

@@ -21,9 +21,16 @@ from astra_netprobe.messages import MESSAGE_MAX, Failed
 log = logging.getLogger(__name__)
 
 GREET_S = 5.0
-_HELLO = b"astra-netprobe 1 "
+_HELLO = b"astra-netprobe"
+_GREETING = 1
+"""
+How a caller proves that it knows the token; told in the hello. A number of its own: with the same one a caller of
+another protocol gets as far as its first question, and hears what is wrong.
+"""
 _CHALLENGE_BYTES = 16
 _LINE_MAX = 256
+_NUMBER_MAX = 9
+"""Digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +84,7 @@ class Responder:
 
     async def _knows_token(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         challenge = secrets.token_hex(_CHALLENGE_BYTES)
-        writer.write(_HELLO + challenge.encode() + b"\n")
+        writer.write(b"%b %d %b\n" % (_HELLO, _GREETING, challenge.encode()))
         async with asyncio.timeout(GREET_S):
             said = await reader.readline()
         if len(said) <= _LINE_MAX and hmac.compare_digest(said.strip(), prove(self._token, challenge)):
@@ -128,14 +135,19 @@ async def call(address: str, port: int, token: str) -> LineChannel:
             reader, writer = await asyncio.open_connection(address, port, limit=MESSAGE_MAX)
     except (OSError, TimeoutError) as error:
         raise Silent(f"has no responder at {address}:{port}: {error or 'no answer'}") from error
+    what = f"something else than a responder at {address}:{port}"
     with contextlib.suppress(TimeoutError, ValueError, OSError):
         async with asyncio.timeout(GREET_S):
             hello = await reader.readline()
-        if hello.startswith(_HELLO):
-            writer.write(prove(token, hello.removeprefix(_HELLO).decode().strip()) + b"\n")
-            return LineChannel(reader, writer)
+        match hello.split():
+            case [name, number, challenge] if (name, number) == (_HELLO, b"%d" % _GREETING):
+                writer.write(prove(token, challenge.decode()) + b"\n")
+                return LineChannel(reader, writer)
+            case [name, number, *_] if name == _HELLO and (theirs := int(number[:_NUMBER_MAX])) != _GREETING:
+                what = f"a responder at {address}:{port} that greets by version {theirs}, this side by {_GREETING}: "
+                what += "install the same version on both"
     writer.close()
-    raise Silent(f"has something else than a responder at {address}:{port}")
+    raise Silent(f"has {what}")
 
 
 async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:

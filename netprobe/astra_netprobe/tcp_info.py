@@ -18,11 +18,13 @@ class TcpInfo:
     Attributes:
         busy_s: Time with data not yet acknowledged, since the connection began.
         window_s: Of it, waiting for the receiver's program to read.
+        min_rtt_s: The shortest that was seen: of the way itself, without queues. 0.0 before the first.
         silent_s: Since the last acknowledgement.
     """
 
     unacked: int
     rtt_s: float
+    min_rtt_s: float
     retransmits: int
     acked_bytes: int
     busy_s: float
@@ -30,7 +32,7 @@ class TcpInfo:
     silent_s: float
 
 
-NOTHING = TcpInfo(0, 0.0, 0, 0, 0.0, 0.0, 0.0)
+NOTHING = TcpInfo(0, 0.0, 0.0, 0, 0, 0.0, 0.0, 0.0)
 
 
 def read(connection: socket.socket) -> TcpInfo:
@@ -47,6 +49,7 @@ def parse(raw: bytes) -> TcpInfo:
     return TcpInfo(
         unacked=fields[_UNACKED],
         rtt_s=fields[_RTT] / 1e6,
+        min_rtt_s=fields[_MIN_RTT] / 1e6,
         retransmits=fields[_TOTAL_RETRANSMITS],
         acked_bytes=fields[_BYTES_ACKED],
         busy_s=fields[_BUSY] / 1e6,

@@ -7,12 +7,13 @@ and never sick either.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from astra_netprobe import localise, rdma_verdict, reach, stats, tables
+from astra_netprobe import bounds, localise, rdma_verdict, reach, stats, tables
 from astra_netprobe.plan import Directed
 from astra_netprobe.readings import Evidence, LargePacket, Port, Wrong
 
@@ -76,7 +77,8 @@ def judge(evidence: Evidence, asked: Asked | None = None) -> Verdict:
     notes = (*(finding.sentence for finding in slow if not finding.sick), *_notes(evidence))
     if found:
         blamed = tuple(dict.fromkeys(name for finding in found for name in finding.blamed))
-        return Verdict("sick", found[0].sentence, tuple(finding.sentence for finding in found[1:]), notes, blamed)
+        more = tuple(finding.sentence for finding in found[1:])
+        return Verdict("sick", found[0].sentence, more, (*notes, *_bound_notes(evidence)), blamed)
     if evidence.absent:
         sentences = tuple(evidence.absent.values())
         return Verdict("unmeasured", sentences[0], sentences[1:], notes, tuple(evidence.absent))
@@ -86,9 +88,11 @@ def judge(evidence: Evidence, asked: Asked | None = None) -> Verdict:
     if measured is None:
         return Verdict("unmeasured", tables.decides(evidence.sizes), notes=notes)
     if (sentence := _below(evidence, measured, asked or Asked())) is not None:
-        return Verdict("below", sentence, notes=notes)
+        return Verdict("below", sentence, notes=(*notes, *_bound_notes(evidence)))
     if (sentence := rdma_verdict.below(evidence.rdma)) is not None:
         return Verdict("below", sentence, notes=notes)
+    if (sentence := _beyond_bounds(evidence, asked or Asked())) is not None:
+        return Verdict("unmeasured", sentence, notes=notes)
     return Verdict("sound", _sound(evidence), notes=notes)
 
 
@@ -186,6 +190,10 @@ def _rate(evidence: Evidence) -> float | None:
 
 
 def _below(evidence: Evidence, measured: float, asked: Asked) -> str | None:
+    """Below what was asked, or the line, and not by a machine's own bound."""
+    if measured >= TCP_SHARE_MIN * min(evidence.bounds.values(), default=math.inf):
+        free = [rate for (sender, _), rate in localise.best_rates(evidence).items() if sender not in evidence.bounds]
+        measured = stats.median(free) if free else math.inf
     count = len(evidence.machines)
     everybody = "both machines are" if count == 2 else f"all {count} machines are"
     if asked.min_bps and measured < TCP_SHARE_MIN * asked.min_bps:
@@ -204,6 +212,33 @@ def _below(evidence: Evidence, measured: float, asked: Asked) -> str | None:
     return None
 
 
+def _beyond_bounds(evidence: Evidence, asked: Asked) -> str | None:
+    """Not all machines may send so fast in a probe that they could show what was asked."""
+    short = {name: bound for name, bound in evidence.bounds.items() if bound < TCP_SHARE_MIN * asked.min_bps}
+    if not short:
+        return None
+    return (
+        f"{_bounded(short)}: whether the {tables.rate_text(asked.min_bps)} asked for can be reached could not be "
+        "measured; up to that bound nothing is wrong"
+    )
+
+
+def _bound_notes(evidence: Evidence) -> list[str]:
+    """What the numbers of a finding can't say themselves."""
+    limited = bounds.reached(evidence)
+    return [f"{_bounded(limited)}: rates are compared with that, not with what others reach"] if limited else []
+
+
+def _bounded(limited: Mapping[str, float]) -> str:
+    """Of machines with bounds, bits per second; at least one."""
+    names = localise.names_text(tuple(limited))
+    low, high = tables.rate_text(min(limited.values())), tables.rate_text(max(limited.values()))
+    rates = low if low == high else f"{low} to {high}"
+    if len(limited) == 1:
+        return f"{names} sends no faster than {rates} in a probe, by its own setting"
+    return f"{names} send no faster than {rates} in a probe, by their own settings"
+
+
 def _sound(evidence: Evidence) -> str:
     count = len(evidence.machines)
     if (found := tables.plateau(evidence.sizes)) is not None:
@@ -211,4 +246,9 @@ def _sound(evidence: Evidence) -> str:
     else:
         rate = f"{tables.rate_text(stats.median(list(localise.best_rates(evidence).values())))} in pairs"
     wrong = "every element right" if evidence.sizes else "no element wrong"
-    return f"{count} machines are sound: {rate}, {wrong}, no link slower than its peers"
+    sentence = f"{count} machines are sound: {rate}, {wrong}, no link slower than its peers"
+    if limited := bounds.reached(evidence):
+        # A ring goes at the pace of its slowest hop; in pairs the others are measured without it.
+        were = "all were" if not evidence.rounds else "was" if len(limited) == 1 else "were"
+        sentence += f"; {_bounded(limited)}, and {were} measured only up to that"
+    return sentence

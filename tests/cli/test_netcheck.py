@@ -15,15 +15,16 @@ from matplotlib import image
 from rich.console import Console
 
 from astra_agent.errors import InvalidRequest
-from astra_cli.netcheck import plot
+from astra_cli.netcheck import plot, report
 from astra_cli.netcheck.endpoints import Standing
 from astra_cli.netcheck.lead import lead
 from astra_cli.netcheck.lead_rails import lead_rails
 from astra_cli.output import Output
 from astra_netprobe.matrix import Matrix
+from astra_netprobe.readings import Evidence, Flow
 from astra_netprobe.responder import Responder
 from astra_netprobe.settings import MIB, Settings
-from astra_netprobe.verdict import Asked
+from astra_netprobe.verdict import Asked, judge
 
 TOKEN = "a-token"
 NAMES = ("m-0", "m-1", "m-2")
@@ -138,3 +139,20 @@ async def test_what_can_not_be_drawn_is_said_before_anything_is_measured(tmp_pat
         await lead(
             Output(), None, nobody, token="", asked=Asked(), settings=QUICK, save=None, picture=tmp_path / "a.gif"
         )
+
+
+@pytest.mark.parametrize(
+    ("before", "told"),
+    [
+        ({"bounds": {}}, True),
+        ({}, True),  # as an older report
+        ({"bounds": {"m-1": 1e9}}, False),
+        (None, True),
+    ],
+)
+def test_results_are_compared_where_machines_had_the_same_bounds(before: object, told: bool) -> None:
+    flows = tuple(Flow(*pair, 1e9) for pair in (NAMES[:2], NAMES[1::-1]))
+    evidence = Evidence(NAMES[:2], rounds=(flows,))
+    now = report.document(evidence, judge(evidence), None, at="2026-01-02T00:00:00Z")
+    compared = report.comparison(now, now | {"evidence": before})
+    assert (compared is not None and "pairs at 1.00 of the last good result" in compared) == told

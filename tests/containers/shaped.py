@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -144,13 +144,12 @@ class Lab:
 
 
 @asynccontextmanager
-async def members(lab: Lab, names: Sequence[str] = ()) -> AsyncIterator[list[Endpoint]]:
-    """A member on each machine; they end with the block."""
-    chosen = names or lab.names
+async def members(lab: Lab, bounds: Mapping[str, float] | None = None) -> AsyncIterator[list[Endpoint]]:
+    """A member on each machine; they end with the block. *bounds*: what some send at most, bits per second."""
     channels: list[ProcessChannel] = []
     try:
-        for name in chosen:
-            channels.append(await channel.start(lab.netns(name)))
-        yield [Endpoint(name, lab.address(name), open_) for name, open_ in zip(chosen, channels, strict=True)]
+        for name in lab.names:
+            channels.append(await channel.start(lab.netns(name), (bounds or {}).get(name, 0.0)))
+        yield [Endpoint(name, lab.address(name), open_) for name, open_ in zip(lab.names, channels, strict=True)]
     finally:
         await asyncio.gather(*(open_.close() for open_ in channels))

@@ -54,6 +54,7 @@ class FakeAgent(FakeAgentSocket):
         break_off: Logs end without being closed.
         log_sent: Bytes of logs that went out.
         network: Rates of slow links by address, as `FakeMember` has them; a cluster's agents share it.
+        probe_max_bps: What it sends in a probe at most by its own setting; 0: as much as goes.
         answers_probes: While it is not set, a probe waits for this machine.
         refuses_probes: A sentence, when it takes no part in any.
         probes, probes_most: Probes that it takes part in, now and at any time.
@@ -77,6 +78,7 @@ class FakeAgent(FakeAgentSocket):
         self.break_off = False
         self.log_sent = 0
         self.network: dict[str, float] = {}
+        self.probe_max_bps = 0.0
         self.answers_probes = asyncio.Event()
         self.answers_probes.set()
         self.refuses_probes = ""
@@ -297,7 +299,7 @@ class FakeAgent(FakeAgentSocket):
             self.probes -= 1
 
     async def _answer_probe(self, socket: aiohttp.ClientWebSocketResponse, asked: asyncio.Queue[str]) -> None:
-        member = FakeMember(self.network)
+        member = FakeMember(self.network, self.probe_max_bps)
         while True:
             question = QUESTION.validate_json(await asked.get())
             await self.answers_probes.wait()

@@ -34,17 +34,19 @@ class FakeMember:
     """
     Args:
         links: Rates of machines' links in both directions, bits per second, by address; all others have `LINE_BPS`.
+        max_bps: What this machine sends at most by its own setting, and says so; 0: as much as goes.
     """
 
-    def __init__(self, links: dict[str, float]) -> None:
+    def __init__(self, links: dict[str, float], max_bps: float = 0.0) -> None:
         self._links = links
+        self._max_bps = max_bps
         self._address = ""
         self._joined: dict[int, JoinRing | JoinDoubling] = {}
 
     def answer(self, question: Question) -> Answer:
         if isinstance(question, Open):
             self._address = question.address
-            return Opened(port=1, packet_port=2, device="eth0", driver="veth", mtu=1500)
+            return Opened(port=1, packet_port=2, device="eth0", driver="veth", mtu=1500, max_bps=self._max_bps)
         if not self._address:
             return Failed(sentence="no probe is open")
         match question:
@@ -69,15 +71,17 @@ class FakeMember:
                 return Failed(sentence=f"this machine can't do {question.kind}")
 
     def _rate(self, other: messages.Peer | None = None) -> float:
+        """Towards *other*; None: of what comes in."""
+        own = self._max_bps or LINE_BPS if other is not None else LINE_BPS
         ends = (self._address, other.address if other is not None else self._address)
-        return min(self._links.get(end, LINE_BPS) for end in ends)
+        return min(own, *(self._links.get(end, LINE_BPS) for end in ends))
 
     def _reduce(self, question: AllReduce) -> Answer:
         """A ring goes at the pace of its slowest hop; the others are idle in between."""
         joined = self._joined.get(question.tag)
         if joined is None:
             return Failed(sentence=f"there is no {question.algorithm} {question.tag}: join it first")
-        pace = min([LINE_BPS, *self._links.values()])
+        pace = min([LINE_BPS, self._max_bps or LINE_BPS, *self._links.values()])
         moved = 2 * (joined.count - 1) / joined.count * question.size_bytes
         each_s = 8 * moved / pace + _TRIP_S
         rounds = question.iterations

@@ -111,6 +111,16 @@ async def test_the_machine_to_blame_is_swapped_and_the_run_completes(cluster: Fa
     await complete(cluster)
 
 
+async def test_a_machine_that_bounds_itself_is_not_swapped(cluster: FakeCluster) -> None:
+    cluster.agents["m2"].probe_max_bps = 2e8
+    await submit(cluster)
+    await cluster.until_phase("running")
+    assert {cluster.slot(f"llama-{rank}")[0].name for rank in range(4)} == {"m1", "m2", "m3", "m4"}
+    (proved,) = [sentence for sentence in await cluster.sentences() if sentence.startswith("The network is proved: ")]
+    assert "m2 sends no faster than 0.20 Gbit/s in a probe, by its own setting, and was measured only up to" in proved
+    await complete(cluster)
+
+
 async def test_without_another_machine_the_run_says_why_it_waits(cluster: FakeCluster) -> None:
     slow_down(cluster, "m2")
     await submit(cluster, machines=5)

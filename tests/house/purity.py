@@ -73,6 +73,7 @@ PURE = (
     "astra_gang.slurm",
     "astra_gang.spec",
     "astra_gang.witness",
+    "astra_netprobe.bounds",
     "astra_netprobe.greeting",
     "astra_netprobe.halves",
     "astra_netprobe.localise",

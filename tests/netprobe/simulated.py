@@ -19,6 +19,7 @@ class Network:
         sends, receives: Rates of single machines, bits per second; all others have *line*.
         ways: Rates of single directed ways.
         half: Names on one side of an uplink that carries *uplink* in each direction.
+        bounds: What single machines send at most by their own setting, and say so.
         noise: Every measurement reaches its rate less a random share of up to so much.
     """
 
@@ -29,6 +30,7 @@ class Network:
     ways: dict[tuple[str, str], float] = field(default_factory=dict)
     half: frozenset[str] = frozenset()
     uplink: float = 0.0
+    bounds: dict[str, float] = field(default_factory=dict)
     noise: float = 0.0
     seed: int = 0
 
@@ -46,6 +48,7 @@ class Network:
                 self.sends.get(pair[0], self.line),
                 self.receives.get(pair[1], self.line),
                 self.ways.get(pair, self.line),
+                self.bounds.get(pair[0], self.line),
             )
             if self.half and pair in crossing:
                 rate = min(rate, self.uplink / (up if pair[0] in self.half else down))
@@ -71,7 +74,7 @@ def machines(count: int) -> tuple[str, ...]:
 
 def probe(network: Network) -> Evidence:
     """Follow the plan to its end; checks on the way that no machine takes part twice in a round."""
-    evidence = Evidence(machines=network.names)
+    evidence = Evidence(machines=network.names, bounds=network.bounds)
     while (step := next_step(evidence)) is not None:
         match step:
             case RingRound(order):

@@ -8,14 +8,16 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astra_netprobe import doubling, pattern, ring, tcp_info
+from astra_netprobe import doubling, groups, pattern, ring, tcp_info
 from astra_netprobe.ring import Broken, Lane
+from astra_netprobe.tcp_info import NOTHING
 
 BOUND_S = 40.0
 
@@ -114,10 +116,16 @@ def test_the_kernel_tells_what_a_connection_carried() -> None:
         while (found := tcp_info.read(sending)).acked_bytes < 1 << 20 and time.monotonic() < until:
             time.sleep(0.01)  # the last acknowledgement may be on its way
     assert found.acked_bytes >= 1 << 20
-    assert 0 < found.rtt_s < 1
+    assert 0 < found.rtt_s < 1 and 0 < found.min_rtt_s < 1
     assert tcp_info.read(sending) == tcp_info.NOTHING
 
 
 @given(st.binary(max_size=300))
 def test_what_a_kernel_tells_is_read_however_much_it_is(raw: bytes) -> None:
     tcp_info.parse(raw)
+
+
+@pytest.mark.parametrize(("min_rtt_s", "size"), [(0.0, None), (2e-5, groups.SEND_BUFFER), (1e-3, None), (4e-2, None)])
+def test_only_a_way_that_is_short_gets_a_short_queue(min_rtt_s: float, size: int | None) -> None:
+    """A bound on what is under way would be one on the rate of a way that is long, or not known."""
+    assert groups.send_buffer(replace(NOTHING, min_rtt_s=min_rtt_s)) == size

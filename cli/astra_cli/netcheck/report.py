@@ -96,6 +96,8 @@ def comparison(now: Json, before: Mapping[str, Any]) -> str | None:
     """A sentence about *before*, the last good result of the same machines; None when nothing can be compared."""
     if before.get("format") != FORMAT or before.get("machines") != now["machines"]:
         return None
+    if _bounds(before) != _bounds(now):
+        return None
     pairs = [
         ("bus bandwidth", _plateau(now), _plateau(before)),
         ("pairs", now["pair_bits_per_s"], before.get("pair_bits_per_s")),
@@ -106,6 +108,12 @@ def comparison(now: Json, before: Mapping[str, Any]) -> str | None:
             word = "as good as" if share >= WARN_SHARE else "less than" if share >= FAIL_SHARE else "much less than"
             return f"{what} at {share:.2f} of the last good result of these machines ({before.get('at')}): {word} then"
     return None
+
+
+def _bounds(report: Mapping[str, Any]) -> Any:
+    """What machines kept back by their own setting; an older report has none."""
+    evidence = report.get("evidence")
+    return evidence.get("bounds", {}) if isinstance(evidence, dict) else {}
 
 
 def _program(ran: Ran) -> Json:
