@@ -189,7 +189,7 @@ async def _closed(writer: asyncio.StreamWriter) -> None:
 
 
 def certificate(folder: Path) -> tuple[Path, tuple[Path, Path]]:
-    """An authority, and a certificate of it with its key for 127.0.0.1."""
+    """An authority as old tools make it (without a key usage), and a certificate of it with its key for 127.0.0.1."""
     folder.mkdir(parents=True, exist_ok=True)
     ca, ca_key, cert, key = (folder / name for name in ("ca.crt", "ca.key", "server.crt", "server.key"))
     names = folder / "names"

@@ -162,6 +162,8 @@ class Session:
         body = await _head(response, _LONGEST_ERROR_BYTES)
         if response.status in _TRY_AGAIN:
             return TransientError(f"HTTP {response.status}", _seconds(response.headers.get("Retry-After", "")))
+        if response.status == 416:  # asked for the rest, where a connection ended early
+            return TransientError("HTTP 416: it has fewer bytes than the manifest says")
         if response.status in (401, 403):
             return refused(response.status, self.endpoint, self._reference, self._image, self._found)
         if response.status == 404 and "/manifests/" in response.url.path:
