@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from astra_agent.attach import Edits, Placement, Request, attach
+from astra_agent.errors import HostFault
 from astra_agent.inventory.model import Inventory
 from astra_agent.wire import Placed, SlotRequest
 
@@ -39,7 +40,23 @@ def attached(
             can_raise_memlock=can_raise_memlock,
         ),
     )
+    lacks = _why_no_connection_manager(inventory, placed)
+    if lacks is not None:
+        raise HostFault(lacks)
     return replace(edits, mounts=(), hooks=(), cpus=None, memory_nodes=None) if is_played else edits
+
+
+def _why_no_connection_manager(inventory: Inventory, placed: Placed) -> str | None:
+    """
+    NCCL does without it; UCX, NVSHMEM and storage clients fail in the midst of their start, with a sentence that names
+    neither machine nor cause. What `attach` gives stays what the machine has, so that captured machines compare.
+    """
+    if placed.tier not in ("infiniband", "rdma") or inventory.transport == "efa" or inventory.rdma_cm is not None:
+        return None
+    return (
+        f"/dev/infiniband/rdma_cm is not on {inventory.machine}, and programs connect over {placed.tier} through it: "
+        "modprobe rdma_ucm"
+    )
 
 
 def training_up(inventory: Inventory) -> tuple[str, ...]:

@@ -10,6 +10,8 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from astra_agent import cgroup_names
+from astra_agent.cgroup_names import CgroupDriver
 from astra_agent.errors import InvalidRequest
 from astra_dns import names
 
@@ -65,8 +67,16 @@ class AgentConfig:
     """Under which `<worker>.<workspace>` has its full name; one that no server outside answers for."""
     upstreams: tuple[str, ...] = ()
     """Asked for all other names; empty: the machine's own servers, from its resolv.conf."""
-    cgroup_parent: str = "/astraeus"
-    """Absolute in the cgroup hierarchy; each container gets a group of its own below it."""
+    cgroup_driver: CgroupDriver = "cgroupfs"
+    """
+    Who makes the cgroups of containers: runc itself, or systemd, which then lists each as a scope and re-applies its
+    limits; as the rest of the machine has it.
+    """
+    cgroup_parent: str = ""
+    """
+    Below which each container gets a group of its own: absolute in the cgroup hierarchy, default /astraeus; with
+    systemd a slice, default astraeus.slice.
+    """
     runc_root: Path | None = None
     """Where runc keeps its state; none: containerd's default."""
     init_path: Path | None = None
@@ -119,8 +129,7 @@ class AgentConfig:
         if not re.fullmatch(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?", self.name):
             raise _wrong("name", self.name, "a DNS label such as gpu-1")
         _check_address("address", self.address)
-        if not self.cgroup_parent.startswith("/"):
-            raise _wrong("cgroup_parent", self.cgroup_parent, "an absolute path such as /astraeus")
+        self._check_cgroups()
         self._check_names()
         if self.coordinator and not self.coordinator.startswith(("http://", "https://")):
             raise _wrong("coordinator", self.coordinator, "a URL such as http://10.0.0.1:7411")
@@ -135,6 +144,16 @@ class AgentConfig:
             raise _wrong("probe_max_gbps", self.probe_max_gbps, "a rate in Gbit/s such as 10, or 0 for no bound")
         self._check_paths()
         self._check_own_network()
+
+    def _check_cgroups(self) -> None:
+        if self.cgroup_driver not in cgroup_names.DEFAULT_PARENTS:
+            raise _wrong("cgroup_driver", self.cgroup_driver, '"cgroupfs" or "systemd"')
+        if not self.cgroup_parent:
+            object.__setattr__(self, "cgroup_parent", cgroup_names.DEFAULT_PARENTS[self.cgroup_driver])
+        if not cgroup_names.is_parent(self.cgroup_driver, self.cgroup_parent):
+            kinds = {"cgroupfs": "an absolute path such as /astraeus", "systemd": "a slice such as astraeus.slice"}
+            expected = f'{kinds[self.cgroup_driver]}, as cgroup_driver is "{self.cgroup_driver}"'
+            raise _wrong("cgroup_parent", self.cgroup_parent, expected)
 
     def _check_names(self) -> None:
         if self.name_server:

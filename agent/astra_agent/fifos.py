@@ -22,6 +22,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Literal, Protocol
 
+from astra_agent import cgroup_names
 from astra_agent.holder import Holder
 from astra_agent.logs import Logs
 from astra_agent.records import SlotRecord
@@ -61,7 +62,9 @@ async def relayed(tools: Tools, keeper: Keeper) -> AsyncIterator[None]:
         return
     folder = tools.slot_folder(request.slot)
     folder.mkdir(parents=True, exist_ok=True)
-    holder = Holder(tools.config.state_dir, request.slot, tools.config.cgroup_parent)
+    config = tools.config
+    cgroup = cgroup_names.beside(config.cgroup_driver, config.cgroup_parent, "holders")
+    holder = Holder(config.state_dir, request.slot, cgroup)
     fifos: dict[Stream, str] = {"stdout": request.fifos.stdout, "stderr": request.fifos.stderr}
     relays = [
         Relay(Path(fifo), stream, tools.logs, keeper, folder / f"{stream}.place", holder.hold)

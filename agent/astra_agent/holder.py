@@ -40,13 +40,14 @@ class Holder:
     Args:
         state_dir: The agent's own; which process it is stands in a file of the slot's there.
         slot: Its name is in the process's environment, for whoever finds it.
+        cgroup: Where the process is put.
     """
 
-    def __init__(self, state_dir: Path, slot: str, cgroup_parent: str) -> None:
+    def __init__(self, state_dir: Path, slot: str, cgroup: str) -> None:
         self._state_dir = state_dir
         self._file = _file(state_dir, slot)
         self._slot = slot
-        self._cgroup = f"{cgroup_parent.rstrip('/')}/holders"
+        self._cgroup = cgroup
         self._descriptors: dict[str, int] = {}
 
     def hold(self, name: str, descriptor: int) -> None:

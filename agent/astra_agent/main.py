@@ -80,6 +80,7 @@ async def adapters(config: AgentConfig) -> AsyncIterator[tuple[Containers, Image
         containers = ContainerdContainers(
             client,
             state_dir=config.state_dir,
+            cgroup_driver=config.cgroup_driver,
             cgroup_parent=config.cgroup_parent,
             init_path=init_path,
             logger_path=logger_path,

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from astra_agent import processes
+from astra_agent import cgroup_names, processes
 from astra_agent.config import AgentConfig
 from astra_agent.errors import HostFault
 from astra_agent.name_places import PORT
@@ -82,5 +82,5 @@ def start(config: AgentConfig, control: Path) -> NameProcess:
         pid = os.posix_spawn(command[0], command, os.environ, file_actions=actions, setsid=True)
     except OSError as error:
         raise HostFault(f"the name server can't be started: {error.strerror}") from error
-    processes.move_to_cgroup(pid, f"{config.cgroup_parent.rstrip('/')}/names")
+    processes.move_to_cgroup(pid, cgroup_names.beside(config.cgroup_driver, config.cgroup_parent, "names"))
     return NameProcess(pid, log_path)

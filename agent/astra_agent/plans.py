@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
+from astra_agent import cgroup_names
 from astra_agent.attach import Edits, apply
 from astra_agent.attach.edits import File
 from astra_agent.config import AgentConfig
@@ -99,7 +100,7 @@ def container_plan(
         hostname=request.worker,
         log_path=str(log_path),
         netns=str(netns),
-        cgroup_path=f"{config.cgroup_parent.rstrip('/')}/{name}",
+        cgroup_path=cgroup_names.of_container(config.cgroup_driver, config.cgroup_parent, name),
         mounts=(
             *drive_mounts(request, config.drives),
             *host_mounts(request),

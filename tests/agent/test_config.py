@@ -53,6 +53,13 @@ def test_everything_arrives_in_its_type() -> None:
         ({"drives": ["d"]}, "drives", "expected a table"),
         ({"coordinator": "10.0.0.1:7411"}, "coordinator", "expected a URL"),
         ({"slot_network": "bridge"}, "slot_network", 'expected "host" or "own"'),
+        ({"cgroup_driver": "docker"}, "cgroup_driver", 'expected "cgroupfs" or "systemd"'),
+        ({"cgroup_parent": "astraeus.slice"}, "cgroup_parent", 'an absolute path .*, as cgroup_driver is "cgroupfs"'),
+        (
+            {"cgroup_driver": "systemd", "cgroup_parent": "/astraeus"},
+            "cgroup_parent",
+            'a slice such as astraeus.slice, as cgroup_driver is "systemd"',
+        ),
         ({"slot_network": "own"}, None, r"\[own_network\] with bridge and subnet is missing"),
         ({"own_network": {"bridge": "br0"}}, "own_network.subnet", "is missing"),
         (OWN | {"own_network": {"bridge": "b", "subnet": "10.0.0.0/33"}}, "own_network.subnet", "a network such as"),

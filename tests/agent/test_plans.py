@@ -59,10 +59,14 @@ def test_home_is_the_images_where_it_says_so() -> None:
     assert plans.environment(request(), ImageConfig(), {}, {}, 1000)["HOME"] == "/"
 
 
-def made_plan(edits: Edits = NOTHING, *, worker: str = "", **changes: Any) -> ContainerPlan:
-    config = AgentConfig(
-        name="gpu-1", state_dir=Path("/s"), address="10.0.0.1", drives={"data": Path("/mnt/data")}, cgroup_parent="/a/"
-    )
+CONFIG = AgentConfig(
+    name="gpu-1", state_dir=Path("/s"), address="10.0.0.1", drives={"data": Path("/mnt/data")}, cgroup_parent="/a/"
+)
+
+
+def made_plan(
+    edits: Edits = NOTHING, *, worker: str = "", config: AgentConfig = CONFIG, **changes: Any
+) -> ContainerPlan:
     prepared = Prepared(PreparedImage("host", "host", IMAGE), ("serve",), "/w", 7, 8, (9,), "10.0.0.1", 29500)
     return plans.container_plan(
         config,
@@ -82,6 +86,12 @@ def test_a_plan_says_whose_attempt_it_is() -> None:
     assert plan.cgroup_path == "/a/llama-1-0-a3"
     assert plan.labels == {"astraeus.slot": "llama-1-0", "astraeus.attempt": "3", "astraeus.run": "u1"}
     assert (plan.uid, plan.gid, plan.groups, plan.hostname) == (7, 8, (9,), "llama-1")
+
+
+def test_with_systemd_its_cgroup_is_a_scope() -> None:
+    config = AgentConfig(name="gpu-1", state_dir=Path("/s"), address="10.0.0.1", cgroup_driver="systemd")
+    assert config.cgroup_parent == "astraeus.slice"
+    assert made_plan(config=config).cgroup_path == "/astraeus.slice/astraeus-llama-1-0-a3.scope"
 
 
 def test_an_attempt_may_say_what_its_worker_is_called() -> None:

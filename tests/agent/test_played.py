@@ -216,6 +216,17 @@ async def test_a_speed_that_no_port_has_fails_the_attempt(dgx: Played) -> None:
     assert "no port of gpu-1 has 800 Gb/s" in await dgx.failed()
 
 
+async def test_without_the_connection_managers_node_no_worker_is_armed_on_infiniband(dgx: Played) -> None:
+    await dgx.ready()
+    del dgx.document["devices"]["/dev/infiniband/rdma_cm"]
+    dgx.rewrite()
+    dgx.agent.obey(arm(placed=ON_IB))
+    assert await dgx.failed() == (
+        "/dev/infiniband/rdma_cm is not on gpu-1, and programs connect over infiniband through it: modprobe rdma_ucm"
+    )
+    assert dgx.containers.names() == ()
+
+
 @pytest.mark.parametrize(
     ("ports", "says"),
     [

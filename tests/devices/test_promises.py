@@ -11,7 +11,7 @@ import pytest
 
 from astra_agent.attach import Edits, Placement, Request, apply, attach
 from astra_agent.attach.edits import Device, Rlimit
-from astra_agent.promises import Place, broken, promise
+from astra_agent.promises import Place, Trial, broken, promise
 from tests.agent.inventory.captured import inventory
 from tests.contract.conftest import ContainerdBench
 
@@ -30,12 +30,16 @@ async def promised(bench: ContainerdBench) -> Edits:
 
 async def what_is_missing(bench: ContainerdBench, edits: Edits, given: Edits, uid: int, place: Place) -> str | None:
     """Of *edits* in a container that has *given*."""
+    trials = promise(edits).trials
+    return broken(trials, await answers_inside(bench, trials, given, uid), place)
+
+
+async def answers_inside(bench: ContainerdBench, trials: tuple[Trial, ...], given: Edits, uid: int) -> tuple[str, ...]:
     spec = lambda spec: apply(apply(spec, LOW), given)  # noqa: E731
     await bench.containers.create(bench.plan("s-a0", uid=uid, gid=uid, spec_edits=spec))
-    trials = promise(edits).trials
     answers = await bench.containers.try_inside("s-a0", tuple(trial.word for trial in trials))
     await bench.containers.remove("s-a0")
-    return broken(trials, answers, place)
+    return answers
 
 
 @USERS
@@ -62,6 +66,48 @@ async def test_each_missing_piece_has_its_sentence(
     found = await what_is_missing(containerd_bench, edits, given, uid, PLACE)
     assert found is not None
     assert found.startswith(sentence)
+
+
+@USERS
+@pytest.mark.parametrize("path", ["/dev/infiniband/uverbs0", "/dev/infiniband/rdma_cm"])
+@pytest.mark.parametrize(
+    ("lack", "sentence"),
+    [
+        ("node", "{path} is not in the container of llama-1 on gpu-2"),
+        ("rule", "{path} may not be opened in the container of llama-1 on gpu-2 (EPERM): its device cgroup forbids it"),
+    ],
+)
+async def test_one_node_or_one_rule_that_is_missing_among_all_the_others_is_named(
+    containerd_bench: ContainerdBench, uid: int, path: str, lack: str, sentence: str
+) -> None:
+    edits = await promised(containerd_bench)
+    (node,) = (device for device in edits.devices if device.path == path)
+    if lack == "node":
+        given = replace(edits, devices=tuple(device for device in edits.devices if device != node))
+    else:
+        ours = (node.major, node.minor)
+        given = replace(edits, rules=tuple(rule for rule in edits.rules if (rule.major, rule.minor) != ours))
+        assert len(given.rules) == len(edits.rules) - 1
+    assert await what_is_missing(containerd_bench, edits, given, uid, PLACE) == sentence.format(path=path)
+
+
+@USERS
+async def test_a_low_limit_on_locked_memory_is_told_where_no_capability_lifts_it(
+    containerd_bench: ContainerdBench, uid: int
+) -> None:
+    edits = replace(await promised(containerd_bench), rlimits=())
+    only_memory = replace(edits, devices=(), rules=())
+    trials = tuple(trial for trial in promise(only_memory).trials if trial.word == "lock")
+    for given, sentence in (
+        (edits, None),
+        (
+            replace(edits, capabilities=()),
+            "no program may lock 1 GiB of memory in the container of llama-1 on gpu-2 (ENOMEM), which RDMA needs: "
+            "set LimitMEMLOCK=infinity in containerd's unit",
+        ),
+    ):
+        answers = await answers_inside(containerd_bench, trials, given, uid)
+        assert broken(trials, answers, PLACE) == sentence
 
 
 async def test_another_device_under_the_same_name_is_told(containerd_bench: ContainerdBench) -> None:

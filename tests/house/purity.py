@@ -18,6 +18,7 @@ FOLDERS = tuple(ROOT / part for part in ("agent", "cli", "dns", "driver", "gang"
 PURE = (
     "astra_agent.attach",
     "astra_agent.attachments",
+    "astra_agent.cgroup_names",
     "astra_agent.containerd.host_layout",
     "astra_agent.containerd.mountinfo",
     "astra_agent.containerd.oci",

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.vm import verbs_image
-from tests.vm.cluster import Cluster
+from tests.vm.cluster import MACHINES, Cluster
 
 pytestmark = pytest.mark.timeout(3600)
 FABRIC = '[fabric]\nname = "pod-1"\n'
@@ -50,9 +50,8 @@ def until(condition: Callable[[], bool], what: Callable[[], object]) -> None:
         time.sleep(2)
 
 
-def until_ports(cluster: Cluster, expected: dict[str, bool]) -> None:
-    """What two of the agents have told the coordinator: each port of the fabric, and whether it is up."""
-    names = ("m1", "m2")
+def until_ports(cluster: Cluster, expected: dict[str, bool], names: tuple[str, ...] = ("m1", "m2")) -> None:
+    """What agents have told the coordinator: each port of the fabric, and whether it is up."""
     until(
         lambda: all(ports(cluster, name) == expected for name in names),
         lambda: [machine(cluster, name) for name in names],
@@ -98,15 +97,82 @@ def test_a_port_that_goes_down_and_up_is_told(verbs: Cluster) -> None:
     until_ports(verbs, {"rxe0:1": True})
 
 
+LOSES = """\
+#!/bin/sh
+# A runtime that does not keep to what it is told, in the place where containerd looks first.
+case " $* " in
+*" create "*|*" exec "*) /usr/bin/python3 /usr/local/lib/loses.py "$@" || exit 1 ;;
+esac
+exec /usr/sbin/runc "$@"
+"""
+LOSES_WHAT = """\
+import json, pathlib, sys
+words = sys.argv[1:]
+options = dict(zip(words, words[1:]))
+if "--bundle" in options:
+    path = pathlib.Path(options["--bundle"], "config.json")
+    document = json.loads(path.read_text())
+    process = document["process"]
+else:
+    path = pathlib.Path(options["--process"])
+    document = process = json.loads(path.read_text())
+LOSE
+path.write_text(json.dumps(document))
+"""
+VERBS = 231
+"""The major number of verbs' nodes."""
+LOSE_RULE = f"""
+if "linux" in document:
+    resources = document["linux"]["resources"]
+    resources["devices"] = [rule for rule in resources["devices"] if rule.get("major") != {VERBS}]
+"""
+LOSE_LIMIT = """
+process["rlimits"] = [limit for limit in process["rlimits"] if limit["type"] != "RLIMIT_MEMLOCK"]
+process["rlimits"].append({"type": "RLIMIT_MEMLOCK", "soft": 65536, "hard": 65536})
+for names in process["capabilities"].values():
+    names[:] = [name for name in names if name != "CAP_IPC_LOCK"]
+"""
+
+
+def runtime_loses(cluster: Cluster, what: str) -> None:
+    cluster.machine.write("/usr/local/lib/loses.py", LOSES_WHAT.replace("LOSE\n", what))
+    cluster.machine.write("/usr/local/sbin/runc", LOSES, 0o755)
+
+
+@pytest.mark.parametrize(
+    ("what", "sentence"),
+    [
+        (LOSE_RULE, "/dev/infiniband/uverbs0 may not be opened in the container of lacks-"),
+        (LOSE_LIMIT, "CAP_IPC_LOCK is not effective in the container of lacks-"),
+    ],
+    ids=["rule", "limit"],
+)
+def test_a_piece_that_the_runtime_loses_is_a_sentence_before_any_worker_starts(
+    verbs: Cluster, what: str, sentence: str
+) -> None:
+    runtime_loses(verbs, what)
+    check_refused(verbs, sentence)
+
+
 @pytest.mark.parametrize(
     ("harm", "sentence"),
     [
         ("rm /dev/infiniband/uverbs0", "has no uverbs node: no worker can open it"),
-        ("ip link set va down", "no training port of"),
+        ("modprobe -r rdma_ucm", "and programs connect over rdma through it: modprobe rdma_ucm"),
     ],
 )
 def test_a_missing_piece_is_a_sentence_before_any_worker_starts(verbs: Cluster, harm: str, sentence: str) -> None:
     verbs.machine.run(harm)
+    check_refused(verbs, sentence)
+
+
+def test_a_port_that_is_known_to_be_down_takes_no_worker(verbs: Cluster) -> None:
+    verbs.machine.run("ip link set va down")
+    until_ports(verbs, {"rxe0:1": False}, MACHINES)
+    check_refused(verbs, "a port of 2 Gb/s each in one RDMA pod; no machine has that now")
+
+
+def check_refused(verbs: Cluster, sentence: str) -> None:
     submit(verbs, "lacks")
 
     def said() -> str:

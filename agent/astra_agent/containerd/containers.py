@@ -10,7 +10,9 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
-from astra_agent.containerd import facts, proc
+from astra_agent import cgroup_names
+from astra_agent.cgroup_names import CgroupDriver
+from astra_agent.containerd import facts, oom, proc
 from astra_agent.containerd.cleaning import Cleaner
 from astra_agent.containerd.client import Client
 from astra_agent.containerd.creating import Creator
@@ -24,6 +26,7 @@ from astra_agent.containerd.tasks import Tasks
 from astra_agent.containerd.terminating import terminate
 from astra_agent.containerd.usage import read_usage
 from astra_agent.errors import AstraError, Conflict, DeadlineExceeded, HostFault, NotFound, Unavailable
+from astra_agent.kernel_events import KERNEL_LOG
 from astra_agent.runtime import (
     ContainerPlan,
     ContainerStatus,
@@ -58,13 +61,14 @@ class ContainerdContainers:
     Args:
         client: Its namespace is this agent's alone.
         state_dir: The agent's own folder.
-        cgroup_parent: Absolute in the cgroup hierarchy. The cgroup of container X is `<cgroup_parent>/X`: the plans
-            must say the same, so that it is found when nothing else of the container is known.
+        cgroup_parent: See `cgroup_names`: where the cgroup of a container lies follows from it and the driver. The
+            plans must say the same, so that it is found when nothing else of the container is known.
         init_path: The first process of containers, see `astra_agent.init.program`.
         logger_path: The logger of containers, see `astra_agent.init.logger`; None: no container may want one.
         host_image: What makes containers of the image `host`; None: with its default settings.
         snapshotter: Must work, or `probe` refuses.
         runc_root: Where runc keeps its state; None: containerd's default. See `Tasks`.
+        kernel_log: Tells which of its processes the kernel killed for want of memory, once a cgroup is gone.
     """
 
     def __init__(
@@ -73,20 +77,24 @@ class ContainerdContainers:
         *,
         state_dir: Path,
         cgroup_parent: str,
+        cgroup_driver: CgroupDriver = "cgroupfs",
         init_path: Path,
         logger_path: Path | None = None,
         host_image: HostImage | None = None,
         snapshotter: str = "overlayfs",
         runc_root: Path | None = None,
+        kernel_log: Path = KERNEL_LOG,
     ) -> None:
         self._client = client
-        self._cgroup_parent = cgroup_parent.rstrip("/")
+        self._cgroup_driver: CgroupDriver = cgroup_driver
+        self._cgroup_parent = cgroup_parent
+        self._kernel_log = kernel_log
         self._execs = state_dir / "exec"
         self._snapshotter = snapshotter
         self._cgroups = proc.Cgroups.of_this_machine()
-        self._tasks = Tasks(client, runc_root)
+        self._tasks = Tasks(client, runc_root, by_systemd=cgroup_driver == "systemd")
         host_image = host_image or HostImage(state_dir)
-        self._creator = Creator(self._tasks, host_image, init_path, logger_path, self._cgroups.version)
+        self._creator = Creator(self._tasks, host_image, init_path, logger_path, self._cgroups.version, cgroup_driver)
         runc_state = (runc_root or _RUNC_STATE) / client.namespace
         self._cleaner = Cleaner(self._tasks, self._cgroups, runc_state, self._execs, host_image)
         self._creating: dict[str, asyncio.Task[None]] = {}
@@ -102,7 +110,7 @@ class ContainerdContainers:
             version=service.version,
             cgroup_version=self._cgroups.version,
             memlock_unlimited=limits.memlock_unlimited,
-            findings=tuple(facts.findings(limits)),
+            findings=(*facts.findings(limits), *self._cgroup_findings()),
         )
 
     async def create(self, plan: ContainerPlan) -> None:
@@ -148,7 +156,7 @@ class ContainerdContainers:
                     raise
 
     async def status(self, container: str) -> ContainerStatus:
-        return self._status_of(container, await self._tasks.get(container))
+        return await self._status_of(container, await self._tasks.get(container))
 
     async def wait(self, container: str) -> ExitStatus:
         request = tasks_pb2.WaitRequest(container_id=container)
@@ -161,7 +169,7 @@ class ContainerdContainers:
                 # containerd or the shim has ended: the next answer tells what is left.
                 await asyncio.sleep(_RETRY_S)
             else:
-                return self._exit_of(container, answer.exit_status)
+                return await self._exit_of(container, answer.exit_status)
 
     async def terminate(self, container: str) -> None:
         await terminate(self._cgroups, self._cgroup(container))
@@ -191,8 +199,10 @@ class ContainerdContainers:
         by_id = {task.id: task for task in tasks}
         labels = {record.id: dict(record.labels) for record in records.containers}
         return tuple(
-            FoundContainer(name, labels.get(name, {}), self._status_of(name, by_id.get(name)))
-            for name in sorted(labels.keys() | by_id.keys())
+            [
+                FoundContainer(name, labels.get(name, {}), await self._status_of(name, by_id.get(name)))
+                for name in sorted(labels.keys() | by_id.keys())
+            ]
         )
 
     async def exec(
@@ -210,11 +220,16 @@ class ContainerdContainers:
     # Inside -------------------------------------------------------------------------------------------------------
 
     def _cgroup(self, container: str) -> str:
-        return f"{self._cgroup_parent}/{container}"
+        return cgroup_names.of_container(self._cgroup_driver, self._cgroup_parent, container)
+
+    def _cgroup_findings(self) -> tuple[str, ...]:
+        return tuple(facts.findings_of_systemd()) if self._cgroup_driver == "systemd" else ()
 
     async def _ask_service(self) -> Service:
         """Once; again after containerd was away, since it may be another version then."""
         if self._service is None:
+            if self._cgroup_driver == "systemd":
+                facts.check_systemd(self._cgroups.version)
             self._service = await facts.ask_service(self._client, self._snapshotter)
             namespace = namespaces_pb2.Namespace(name=self._client.namespace)
             request = namespaces_pb2.CreateNamespaceRequest(namespace=namespace)
@@ -239,12 +254,12 @@ class ContainerdContainers:
                     raise
                 await asyncio.sleep(_RETRY_S)
 
-    def _status_of(self, container: str, task: tasks_pb2.Process | None) -> ContainerStatus:
+    async def _status_of(self, container: str, task: tasks_pb2.Process | None) -> ContainerStatus:
         if task is None:
             return ContainerStatus("absent")
         match _STATES.get(task.status):
             case "stopped":
-                return ContainerStatus("stopped", self._exit_of(container, task.exit_status))
+                return ContainerStatus("stopped", await self._exit_of(container, task.exit_status))
             case "created" if not proc.runs(task.pid, INIT):
                 return ContainerStatus("created", pid=task.pid)
             case _:
@@ -252,9 +267,19 @@ class ContainerdContainers:
                 # another Start would wait for ever.
                 return ContainerStatus("running", pid=task.pid)
 
-    def _exit_of(self, container: str, code: int) -> ExitStatus:
-        """The counters of the cgroup are there until the task is deleted; 137 without them is a kill."""
-        return ExitStatus(code, code == _KILLED and self._cgroups.out_of_memory_kills(self._cgroup(container)) > 0)
+    async def _exit_of(self, container: str, code: int) -> ExitStatus:
+        """
+        137 is a kill, unless the kernel has counted one of its own: in the cgroup, which is there until the task is
+        deleted, but not where systemd has made it; then its log knows.
+        """
+        if code != _KILLED:
+            return ExitStatus(code)
+        cgroup = self._cgroup(container)
+        if self._cgroups.out_of_memory_kills(cgroup) > 0:
+            return ExitStatus(code, oom=True)
+        if self._cgroups.directories(cgroup):  # so the count was its own, and not that of one that had just gone
+            return ExitStatus(code)
+        return ExitStatus(code, await asyncio.to_thread(oom.was_told, self._kernel_log, cgroup))
 
     def _kill(self, cgroup: str) -> None:
         for pid in self._cgroups.processes(cgroup):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import quote, urlencode
 
+from astra_agent.cgroup_names import CgroupDriver
 from astra_agent.containerd import facts
 from astra_agent.containerd.host_image import HostImage
 from astra_agent.containerd.proto.types_pb2 import Mount
@@ -37,12 +38,14 @@ class Creator:
         init_path: Path,
         logger_path: Path | None,
         cgroup_version: Literal[1, 2],
+        cgroup_driver: CgroupDriver,
     ) -> None:
         self._tasks = tasks
         self._host_image = host_image
         self._init_path = init_path
         self._logger_path = logger_path
         self._cgroup_version = cgroup_version
+        self._cgroup_driver = cgroup_driver
 
     async def create(self, plan: ContainerPlan, keeps_exits: bool) -> None:
         """
@@ -115,6 +118,7 @@ class Creator:
             cgroup_version=self._cgroup_version,
             open_files=limits.open_files,
             processes=facts.processes_for_one_container(),
+            cgroup_driver=self._cgroup_driver,
         )
 
 

@@ -4,8 +4,10 @@ What containerd is, and what it can and can't give to containers: its own limits
 
 from __future__ import annotations
 
+import os
 import re
 import socket
+import stat
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,6 +25,8 @@ OLDEST = (1, 6)
 WANTED_OPEN_FILES = 1_048_576
 _CAP_SYS_RESOURCE = 24
 _UNLIMITED = 2**64 - 1
+_BOOTED = Path("/run/systemd/system")
+"""sd_booted(3): a folder that is there while systemd is the first process, as the runtime looks for it, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +124,40 @@ def processes_for_one_container() -> int:
     """Three quarters of what the machine can have: the rest is for those who must stop what forks for ever."""
     found = [int(Path(f"/proc/sys/kernel/{name}").read_text()) for name in ("pid_max", "threads-max")]
     return min(found) * 3 // 4
+
+
+def check_systemd(cgroup_version: int, booted: Path = _BOOTED) -> None:
+    """
+    Whether systemd can make cgroups here. On version 1 nobody has tried.
+
+    Raises: HostFault with what to set instead.
+    """
+    if not booted.is_dir():
+        raise HostFault(
+            f'cgroup_driver is "systemd", and systemd does not run this machine ({booted} is not there); '
+            'set cgroup_driver = "cgroupfs"'
+        )
+    if cgroup_version != 2:
+        raise HostFault(
+            'cgroup_driver is "systemd", which needs cgroup version 2, and this machine has version 1; '
+            'set cgroup_driver = "cgroupfs"'
+        )
+
+
+def findings_of_systemd(dev: Path = Path("/dev")) -> Iterator[str]:
+    """
+    systemd knows a device by its link in /dev/char, which NVIDIA's driver does not make: it forgets that a container
+    may open it as soon as its configuration is read again.
+    """
+    for node in sorted((*dev.glob("nvidia*"), *dev.glob("nvidia-caps*/*"))):
+        info = node.stat()
+        link = dev / "char" / f"{os.major(info.st_rdev)}:{os.minor(info.st_rdev)}"
+        if stat.S_ISCHR(info.st_mode) and not link.exists():
+            yield (
+                f'cgroup_driver is "systemd", and {link} is not there: workers lose {node} at the next '
+                "systemctl daemon-reload; run nvidia-ctk system create-dev-char-symlinks --create-all"
+            )
+            return
 
 
 def findings(limits: Limits) -> Iterator[str]:

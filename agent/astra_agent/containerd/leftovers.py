@@ -14,6 +14,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from astra_agent import cgroup_names
 from astra_agent.containerd import proc
 from astra_agent.errors import HostFault
 
@@ -53,7 +54,7 @@ def shim_sockets(bundle: Path) -> list[Path]:
 
 def _cgroup(config: Path) -> str:
     with suppress(OSError, ValueError, KeyError):
-        return str(json.loads(config.read_text())["linux"]["cgroupsPath"])
+        return cgroup_names.of_runc(str(json.loads(config.read_text())["linux"]["cgroupsPath"]))
     return ""
 
 

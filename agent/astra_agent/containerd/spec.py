@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from astra_agent import cgroup_names
+from astra_agent.cgroup_names import CgroupDriver
 from astra_agent.runtime import BindMount, ContainerPlan, Device, MemoryMount
 
 INIT = "/dev/.astra-init"
@@ -94,12 +96,14 @@ class Machine:
         open_files: The highest RLIMIT_NOFILE that containerd can give: a higher one would be refused.
         processes: Processes and threads that one container may have: most of the machine's, so that a program that
             forks without end leaves enough for the agent to stop it.
+        cgroup_driver: Who makes the container's cgroup.
     """
 
     init_path: str
     cgroup_version: Literal[1, 2]
     open_files: int
     processes: int
+    cgroup_driver: CgroupDriver = "cgroupfs"
 
 
 def container_spec(plan: ContainerPlan, machine: Machine, image_mounts: Sequence[Spec] = ()) -> Spec:
@@ -116,7 +120,7 @@ def container_spec(plan: ContainerPlan, machine: Machine, image_mounts: Sequence
         "hostname": plan.hostname,
         "mounts": _mounts(plan, machine, image_mounts),
         "linux": {
-            "cgroupsPath": plan.cgroup_path,
+            "cgroupsPath": cgroup_names.for_runc(machine.cgroup_driver, plan.cgroup_path),
             "namespaces": _namespaces(plan.netns, machine.cgroup_version),
             "resources": _resources(plan, machine),
             "devices": [_device(device) for device in plan.devices],

@@ -41,13 +41,14 @@ class Tasks:
     Args:
         runc_root: Where runc keeps its state; None leaves it to containerd. Two containerds on one machine that may
             use one namespace must differ here.
+        by_systemd: runc has systemd make the cgroups.
     """
 
-    def __init__(self, client: Client, runc_root: Path | None) -> None:
+    def __init__(self, client: Client, runc_root: Path | None, *, by_systemd: bool = False) -> None:
         self.client = client
         self._options: Any | None = None
-        if runc_root is not None:
-            options = runc_pb2.Options(root=str(runc_root))
+        if runc_root is not None or by_systemd:
+            options = runc_pb2.Options(root=str(runc_root or ""), systemd_cgroup=by_systemd)
             self._options = Any(type_url="containerd.runc.v1.Options", value=options.SerializeToString())
 
     # Records ------------------------------------------------------------------------------------------------------

@@ -74,7 +74,9 @@ def _ports(reader: Reader, inventory: Inventory) -> None:
             reader.found("fault", name, "the operator's file names it, and the machine has no such port")
     if inventory.training and inventory.rdma_cm is None and inventory.transport in ("infiniband", "roce"):
         reader.found(
-            "warning", "rdma_cm", "/dev/infiniband/rdma_cm is not there: UCX, NVSHMEM and storage clients need it",
+            "fault", "rdma_cm",
+            "/dev/infiniband/rdma_cm is not there, through which UCX, NVSHMEM and storage clients connect: "
+            "no worker starts on its RDMA ports",
             "modprobe rdma_ucm",
         )  # fmt: skip
 

@@ -9,7 +9,7 @@ import pytest
 
 from astra_agent.containerd import facts
 from astra_agent.containerd.facts import Limits
-from astra_agent.errors import Unavailable
+from astra_agent.errors import HostFault, Unavailable
 
 
 def test_one_that_can_give_all_has_no_findings() -> None:
@@ -34,6 +34,26 @@ def test_limits_are_those_of_the_process_that_listens(tmp_path: Path) -> None:
 def test_nobody_who_listens_is_unavailable(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="does not answer"):
         facts.limits_of(tmp_path / "socket")
+
+
+def test_systemd_makes_cgroups_only_where_it_runs_the_machine_and_on_version_2(tmp_path: Path) -> None:
+    facts.check_systemd(2, tmp_path)
+    with pytest.raises(HostFault, match=r'systemd does not run this machine .*; set cgroup_driver = "cgroupfs"'):
+        facts.check_systemd(2, tmp_path / "none")
+    with pytest.raises(HostFault, match="needs cgroup version 2, and this machine has version 1"):
+        facts.check_systemd(1, tmp_path)
+
+
+def test_a_device_that_systemd_would_forget_is_a_finding(tmp_path: Path) -> None:
+    (tmp_path / "char").mkdir()
+    assert list(facts.findings_of_systemd(tmp_path)) == []
+    (tmp_path / "nvidia0").symlink_to("/dev/null")
+    (tmp_path / "nvidia-caps").mkdir()
+    (found,) = facts.findings_of_systemd(tmp_path)
+    assert f"{tmp_path}/char/1:3 is not there: workers lose {tmp_path}/nvidia0" in found
+    assert found.endswith("run nvidia-ctk system create-dev-char-symlinks --create-all")
+    (tmp_path / "char" / "1:3").symlink_to("/dev/null")
+    assert list(facts.findings_of_systemd(tmp_path)) == []
 
 
 def test_a_container_may_not_have_all_processes_of_the_machine() -> None:

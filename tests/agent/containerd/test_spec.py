@@ -46,6 +46,12 @@ def test_environment_place_and_names_are_the_plans() -> None:
     assert {"type": "network", "path": "/run/netns/llama"} in spec["linux"]["namespaces"]
 
 
+def test_systemd_is_told_of_the_cgroup_in_its_own_words() -> None:
+    plan = replace(PLAN, cgroup_path="/astraeus.slice/astraeus-s-a0.scope")
+    spec = container_spec(plan, replace(MACHINE, cgroup_driver="systemd"))
+    assert spec["linux"]["cgroupsPath"] == "astraeus.slice:astraeus:s-a0"
+
+
 def test_without_limits_there_are_none() -> None:
     resources = container_spec(PLAN, MACHINE)["linux"]["resources"]
     assert "memory" not in resources
