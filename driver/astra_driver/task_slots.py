@@ -22,7 +22,8 @@ from astra_driver.translate import GPUS, Machine, slot_request
 
 log = logging.getLogger(__name__)
 
-_START_S = 0.9
+_START_S = 5.0
+"""For the agent to take a task. Nomad can't stop it meanwhile, but a task must not fail for a machine's slow second."""
 _WAIT_S = 300.0
 _DESTROY_S = 5.0
 _AGAIN_FIRST_S = 0.1
