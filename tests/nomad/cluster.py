@@ -14,6 +14,7 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -133,10 +134,7 @@ class Agent:
 
     def pids(self, slot_part: str) -> list[int]:
         """Of all containers whose name has this part, in whatever hierarchy their cgroup is."""
-        found: set[str] = set()
-        for path in Path("/sys/fs/cgroup").glob(f"**{self.cgroup_parent}/*{slot_part}*/cgroup.procs"):
-            found.update(path.read_text().split())
-        return sorted(int(pid) for pid in found)
+        return cgroups.processes(self.cgroup_parent, slot_part)
 
     def _write_configuration(self) -> None:
         values: dict[str, Any] = {
@@ -223,7 +221,7 @@ class Client:
         """
         pids = [pid for name in names or _PLUGINS[:1] for pid in self.plugin_pids(name)]
         for pid in pids:
-            os.kill(pid, 9)
+            _kill(pid)
         eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "the plugins are gone")
 
     def kill_client(self) -> None:
@@ -240,7 +238,7 @@ class Client:
             except OSError:
                 continue
             if is_reader and any(link.startswith(str(self.folder)) for link in links):
-                os.kill(int(path.name), 9)
+                _kill(int(path.name))
 
     def reboot(self) -> None:
         """Agent, containerd, client, plugins and all containers are gone at once, and start again."""
@@ -261,7 +259,7 @@ class Client:
         self.kill_client()
         for name in _PLUGINS:
             for pid in self.plugin_pids(name):
-                os.kill(pid, 9)
+                _kill(pid)
         self.kill_log_readers()
         self.agent.clean()
         _unmount_below(self.folder)
@@ -453,6 +451,12 @@ def events(allocation: dict[str, Any], task: str) -> list[str]:
     """What the user reads of a task, oldest first."""
     state = (allocation["TaskStates"] or {}).get(task) or {}
     return [event["DisplayMessage"] for event in state.get("Events") or ()]
+
+
+def _kill(pid: int) -> None:
+    """It may have ended by itself since it was looked for."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, 9)
 
 
 def _unmount_below(folder: Path) -> None:
