@@ -51,6 +51,7 @@ client {{
   options = {{
     "fingerprint.denylist" = "env_aws,env_gce,env_azure,env_digitalocean,consul,vault"
   }}
+  {more}
 }}
 plugin "raw_exec" {{ config {{ enabled = true }} }}
 plugin "astra-nomad-driver" {{ config {{ socket = "{socket}" allow_mounts = {mounts} }} }}
@@ -194,6 +195,7 @@ class Client:
             server_rpc=self._cluster.rpc,
             socket=self.agent.socket,
             mounts=json.dumps([str(self.folder / "mounts"), *self._cluster.mounts]),
+            more=self._cluster.client,
             **self._ports,
         )
         (self.folder / "client.hcl").write_text(text + f'name = "{self.folder.name}"\n')
@@ -270,6 +272,7 @@ class NomadCluster:
     Attributes:
         netns: Where all of it listens, on loopback.
         mounts: Folders that tasks may mount.
+        client: HCL, more of each client's block `client`.
     """
 
     rpc = 4747
@@ -283,8 +286,10 @@ class NomadCluster:
         facts: dict[str, Any] | None = None,
         agents: dict[str, Any] | None = None,
         mounts: Sequence[str] = (),
+        client: str = "",
     ) -> None:
         self.mounts = mounts
+        self.client = client
         self.folder = folder
         self.netns = folder / "cluster.net"
         self.binary = binary
@@ -372,6 +377,20 @@ class NomadCluster:
     def logs(self, allocation: str, stream: str = "stdout") -> str:
         """What Nomad has kept of the task `w`; the command's own default differs by version."""
         return self.nomad("alloc", "fs", allocation, f"alloc/logs/w.{stream}.0", check=False)
+
+    def exec(self, allocation: str, *command: str) -> Ran:
+        """In the task `w`."""
+        return self.run("alloc", "exec", "-i=false", "-t=false", "-task=w", allocation, *command)
+
+    def fetch(self, address: str) -> str:
+        """What a web server says to somebody on the machine; empty while it does not answer."""
+        command = ("nsenter", f"--net={self.netns}", "curl", "-sS", "-f", "-m", "3", "--noproxy", "*")
+        ran = subprocess.run((*command, f"http://{address}"), capture_output=True, text=True, check=False)
+        return ran.stdout if ran.returncode == 0 else ""
+
+    def asked(self, path: str) -> Any:
+        """The API's answer to a GET."""
+        return json.loads(self.nomad("operator", "api", "-X", "GET", path))
 
     def allocations(self, job: str) -> list[dict[str, Any]]:
         text = self.nomad("job", "allocs", "-json", job, check=False)
