@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 from astra_cli.dev import sweep
 
@@ -10,6 +11,19 @@ from astra_cli.dev import sweep
 def own(name: str) -> str:
     """A cgroup that no other run of the tests on this machine has."""
     return f"/astraeus-{name}-{os.getpid()}"
+
+
+def processes(path: str, part: str) -> list[int]:
+    """
+    IDs of those in cgroups below *path* with *part* in their name, in every hierarchy. A cgroup may be removed while
+    this looks: it has none then.
+    """
+    found: set[int] = set()
+    for directory in sweep.cgroup_directories(path):
+        if part in directory.name:
+            with suppress(OSError):
+                found.update(map(int, (directory / "cgroup.procs").read_text().split()))
+    return sorted(found)
 
 
 def remove(path: str) -> None:

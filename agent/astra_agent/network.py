@@ -89,6 +89,20 @@ class SlotNetworks:
             raise HostFault(f"the slot's network can't be made: {output.decode(errors='replace').strip()}")
 
 
+async def address_in(netns: Path) -> str:
+    """
+    By which others reach the namespace: the first global address, of IPv4 where there is one; that of loopback when
+    nobody can. Raises: HostFault.
+    """
+    code, output = await _run(_in(netns, "ip", "-json", "address", "show", "scope", "global"))
+    if code != 0:
+        raise HostFault(f"addresses of {netns} can't be seen: {output.decode(errors='replace').strip()}")
+    # What is left out by scope is an empty object in the list.
+    found = [at for link in json.loads(output or b"[]") for at in link.get("addr_info", ()) if "local" in at]
+    found.sort(key=lambda at: at["family"] != "inet")
+    return str(found[0]["local"]) if found else "127.0.0.1"
+
+
 async def give_address(netns: Path | None, address: str) -> None:
     """`lo` of the namespace has *address* and is up. Idempotent. Raises: HostFault."""
     commands = f"address replace {address}/32 dev lo scope host\nlink set lo up"

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from astra_agent import plans, ports
+from astra_agent import network, plans, ports
 from astra_agent.attach.gpu import chosen
 from astra_agent.attachments import training_up
 from astra_agent.errors import DeadlineExceeded, HostFault, InvalidRequest, Unavailable
@@ -82,9 +82,10 @@ def _host_mounts(request: SlotRequest) -> tuple[BindMount, ...]:
 async def _network(request: SlotRequest, tools: Tools) -> tuple[str, int, str]:
     """Address, port and name server. What starts by itself meets nobody, and needs neither of the last two."""
     if request.network is not None:
-        if not Path(request.network.netns).exists():
-            raise HostFault(f"the network namespace {request.network.netns} is not there")
-        return request.network.address, 0, ""
+        netns = Path(request.network.netns)
+        if not netns.exists():
+            raise HostFault(f"the network namespace {netns} is not there")
+        return request.network.address or await network.address_in(netns), 0, ""
     address, port = await _hold(request, tools)
     await tools.networks.set_up(request.slot, address)
     if request.starts == "when_ready":

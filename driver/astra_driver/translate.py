@@ -126,7 +126,7 @@ def is_gang(env: Mapping[str, str]) -> bool:
 def _network(spec: NetworkIsolationSpec) -> JoinedNetwork | None:
     if spec.mode != NetworkIsolationSpec.GROUP or not spec.path:
         return None
-    return JoinedNetwork(netns=spec.path, address=spec.hostsConfig.address or "127.0.0.1")
+    return JoinedNetwork(netns=spec.path, address=spec.hostsConfig.address)
 
 
 def _dns(task: TaskConfig) -> Dns | None:

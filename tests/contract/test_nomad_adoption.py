@@ -111,18 +111,26 @@ def _advance(cluster: FakeCluster) -> bool:
     return False
 
 
-async def test_a_lost_machine_gives_all_of_it_back_and_places_it_anew(cluster: FakeCluster) -> None:
+@pytest.mark.parametrize("disconnect_limit", [False, True], ids=["lost", "unknown"])
+async def test_a_lost_machine_gives_all_of_it_back_and_places_it_anew(
+    cluster: FakeCluster, disconnect_limit: bool
+) -> None:
     await adopted(cluster, count=3)
+    before = {a.id for a in live(cluster)}
     lost = next(a.node for a in live(cluster))
     agent = cluster.agents[lost.name]
     await agent.disconnect()
-    nomad(cluster).set_node(lost.name, status="down")
+    nomad(cluster).set_node(lost.name, status="disconnected" if disconnect_limit else "down")
     for slot in list(agent.held):
         agent.held[slot].attempts.clear()
     for allocation in [a for a in live(cluster) if a.node is lost]:
-        nomad(cluster).update(allocation, client="lost", desired="stop")
+        if disconnect_limit:
+            nomad(cluster).update(allocation, client="unknown")
+        else:
+            nomad(cluster).update(allocation, client="lost", desired="stop")
     await until(lambda: running(cluster) == [1, 1, 1] or _advance(cluster))
     assert lost.name not in [a.node.name for a in live(cluster)]
+    assert not before & {a.id for a in live(cluster)}
 
 
 async def test_a_drained_machine_gives_all_of_it_back_and_places_it_elsewhere(cluster: FakeCluster) -> None:

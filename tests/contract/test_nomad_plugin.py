@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+import subprocess
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import msgpack
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
+from astra_agent import namespaces
 from astra_driver.names import TaskId
 from astra_driver.proto import device_pb2, driver_pb2
 from tests.agent.daemon import Daemon, a_daemon
@@ -255,6 +257,33 @@ async def test_a_gang_member_waits_at_the_barrier_and_says_so(
     assert event.message == "Waiting at the gang barrier"
     assert not agent.containers.names()
     events.cancel()
+
+
+@pytest.fixture
+def netns(tmp_path: Path) -> Iterator[Path]:
+    """As Nomad has made it, with an address."""
+    path = tmp_path / "alloc1.net"
+    namespaces.make(path)
+    # Where nobody gives it a link, loopback has what an interface of its own would.
+    give = ("ip", "address", "add", "172.26.64.9/32", "dev", "lo")
+    subprocess.run(("nsenter", f"--net={path}", *give), check=True)
+    yield path
+    namespaces.remove(path)
+
+
+@pytest.mark.containers
+async def test_a_task_in_a_network_of_nomads_making_has_its_name_at_its_address_there(
+    plugin: PluginProcess, agent: Daemon, folders: Path, netns: Path
+) -> None:
+    """Nomad tells the driver of the namespace and, but for Docker's, not of the address."""
+    name = "alloc1/w/start1"
+    spec = driver_pb2.NetworkIsolationSpec(mode=driver_pb2.NetworkIsolationSpec.GROUP, path=str(netns))
+    await start(plugin, task(name, alloc_dir=str(folders), network_isolation_spec=spec))
+    await until_running(agent, name)
+    plan = agent.containers.plan(container(name))
+    assert plan.netns == str(netns)
+    hosts = next(Path(mount.source) for mount in plan.mounts if mount.target == "/etc/hosts")
+    assert f"172.26.64.9 {plan.hostname}\n" in hosts.read_text()
 
 
 async def test_the_signal_of_a_stop_is_the_jobs(plugin: PluginProcess, agent: Daemon, folders: Path) -> None:

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,7 @@ client {{
   options = {{
     "fingerprint.denylist" = "env_aws,env_gce,env_azure,env_digitalocean,consul,vault"
   }}
+  {more}
 }}
 plugin "raw_exec" {{ config {{ enabled = true }} }}
 plugin "astra-nomad-driver" {{ config {{ socket = "{socket}" allow_mounts = {mounts} }} }}
@@ -133,10 +135,7 @@ class Agent:
 
     def pids(self, slot_part: str) -> list[int]:
         """Of all containers whose name has this part, in whatever hierarchy their cgroup is."""
-        found: set[str] = set()
-        for path in Path("/sys/fs/cgroup").glob(f"**{self.cgroup_parent}/*{slot_part}*/cgroup.procs"):
-            found.update(path.read_text().split())
-        return sorted(int(pid) for pid in found)
+        return cgroups.processes(self.cgroup_parent, slot_part)
 
     def _write_configuration(self) -> None:
         values: dict[str, Any] = {
@@ -196,6 +195,7 @@ class Client:
             server_rpc=self._cluster.rpc,
             socket=self.agent.socket,
             mounts=json.dumps([str(self.folder / "mounts"), *self._cluster.mounts]),
+            more=self._cluster.client,
             **self._ports,
         )
         (self.folder / "client.hcl").write_text(text + f'name = "{self.folder.name}"\n')
@@ -223,7 +223,7 @@ class Client:
         """
         pids = [pid for name in names or _PLUGINS[:1] for pid in self.plugin_pids(name)]
         for pid in pids:
-            os.kill(pid, 9)
+            _kill(pid)
         eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "the plugins are gone")
 
     def kill_client(self) -> None:
@@ -240,7 +240,7 @@ class Client:
             except OSError:
                 continue
             if is_reader and any(link.startswith(str(self.folder)) for link in links):
-                os.kill(int(path.name), 9)
+                _kill(int(path.name))
 
     def reboot(self) -> None:
         """Agent, containerd, client, plugins and all containers are gone at once, and start again."""
@@ -261,7 +261,7 @@ class Client:
         self.kill_client()
         for name in _PLUGINS:
             for pid in self.plugin_pids(name):
-                os.kill(pid, 9)
+                _kill(pid)
         self.kill_log_readers()
         self.agent.clean()
         _unmount_below(self.folder)
@@ -272,6 +272,7 @@ class NomadCluster:
     Attributes:
         netns: Where all of it listens, on loopback.
         mounts: Folders that tasks may mount.
+        client: HCL, more of each client's block `client`.
     """
 
     rpc = 4747
@@ -285,8 +286,10 @@ class NomadCluster:
         facts: dict[str, Any] | None = None,
         agents: dict[str, Any] | None = None,
         mounts: Sequence[str] = (),
+        client: str = "",
     ) -> None:
         self.mounts = mounts
+        self.client = client
         self.folder = folder
         self.netns = folder / "cluster.net"
         self.binary = binary
@@ -375,6 +378,20 @@ class NomadCluster:
         """What Nomad has kept of the task `w`; the command's own default differs by version."""
         return self.nomad("alloc", "fs", allocation, f"alloc/logs/w.{stream}.0", check=False)
 
+    def exec(self, allocation: str, *command: str) -> Ran:
+        """In the task `w`."""
+        return self.run("alloc", "exec", "-i=false", "-t=false", "-task=w", allocation, *command)
+
+    def fetch(self, address: str) -> str:
+        """What a web server says to somebody on the machine; empty while it does not answer."""
+        command = ("nsenter", f"--net={self.netns}", "curl", "-sS", "-f", "-m", "3", "--noproxy", "*")
+        ran = subprocess.run((*command, f"http://{address}"), capture_output=True, text=True, check=False)
+        return ran.stdout if ran.returncode == 0 else ""
+
+    def asked(self, path: str) -> Any:
+        """The API's answer to a GET."""
+        return json.loads(self.nomad("operator", "api", "-X", "GET", path))
+
     def allocations(self, job: str) -> list[dict[str, Any]]:
         text = self.nomad("job", "allocs", "-json", job, check=False)
         try:
@@ -453,6 +470,12 @@ def events(allocation: dict[str, Any], task: str) -> list[str]:
     """What the user reads of a task, oldest first."""
     state = (allocation["TaskStates"] or {}).get(task) or {}
     return [event["DisplayMessage"] for event in state.get("Events") or ()]
+
+
+def _kill(pid: int) -> None:
+    """It may have ended by itself since it was looked for."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, 9)
 
 
 def _unmount_below(folder: Path) -> None:

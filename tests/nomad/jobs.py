@@ -13,6 +13,7 @@ def job(
     kind: str = "batch",
     restart: str = "attempts = 0",
     image: str = "host",
+    resources: str = "cpu = 100\nmemory = 128",
 ) -> str:
     """One task `w` that runs a shell script."""
     command = f'command = "sh"\n        args = ["-c", <<EOT\n{script}\nEOT\n        ]' if script else ""
@@ -38,8 +39,7 @@ job "{name}" {{
         {config}
       }}
       resources {{
-        cpu = 100
-        memory = 128
+        {resources}
       }}
       {task}
     }}

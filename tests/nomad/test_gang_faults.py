@@ -14,6 +14,7 @@ import pytest
 from tests.containers.gate import GatedRegistry
 from tests.fakes.eventually import eventually
 from tests.nomad.gangs import NomadGangs, nomad_gangs, registry_of_workers, worker_image
+from tests.nomad.jobs import gang
 from tests.runs_over_http import Diary, armed_but_one, check_nothing_started_twice, held, workers
 
 pytestmark = pytest.mark.timeout(300)
@@ -122,6 +123,23 @@ def test_a_machine_that_is_cut_off_for_longer_loses_its_worker_before_another_ta
         assert [worker["failures"] for worker in status["workers"]] == [0, 0, 0]
         assert gangs.client(machine).agent.pids("-a0") == [], "its agent has ended it by itself"
     completes(gangs, "severed", diary, attempts=[0, 1])
+
+
+def test_a_machine_that_an_adopted_gang_loses_gives_all_of_it_back(gangs: NomadGangs) -> None:
+    diary = gangs.adopt("orphaned", gang("orphaned", str(gangs.drive), version=gangs.version(), count=3))
+    diary.let_go()
+    eventually(lambda: gangs.is_there("orphaned"), "the job is adopted")
+    gangs.running("orphaned", diary)
+    machine = gangs.ranks("orphaned")["items"][1]["machine"]
+    before = gangs.running_allocations("orphaned", 3)
+    with cut_off(gangs, machine):
+        eventually(lambda: gangs.status("orphaned")["attempt"] == 1, "it is lost", LIMIT_S + 60)
+        status = gangs.running("orphaned", diary, attempt=1)
+        assert machine not in [worker["machine"] for worker in status["workers"]]
+        assert [worker["failures"] for worker in status["workers"]] == [0, 0, 0]
+        assert not set(before) & set(gangs.running_allocations("orphaned", 3))
+        assert gangs.client(machine).agent.pids("-a0") == [], "its agent has ended it by itself"
+    completes(gangs, "orphaned", diary, attempts=[0, 1])
 
 
 class cut_off:  # noqa: N801 -- reads as a verb where it is used

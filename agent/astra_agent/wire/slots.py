@@ -68,8 +68,8 @@ class JoinedNetwork(Wire):
     """A network namespace that the engine has made for this slot, and keeps."""
 
     netns: str
-    address: str
-    """Of the slot, in there."""
+    address: str = ""
+    """Of the slot, in there; empty: the agent looks."""
 
 
 class RegistryAuth(Wire):

@@ -64,6 +64,7 @@ def test_a_job_is_a_run_of_its_name_with_what_a_worker_asks_for() -> None:
         (lambda j, g: g["Tasks"][1].update(Driver="astra"), "and w, shipper has"),
         (lambda j, g: g.update(Constraints=None), "operator distinct_hosts"),
         (lambda j, g: g["Constraints"][0].update(RTarget="false"), "operator distinct_hosts"),
+        (lambda j, g: g.update(Networks=[{"Mode": "bridge"}]), "network mode of group g is bridge"),
         (lambda j, g: g["RestartPolicy"].update(Attempts=3), "restart a worker 3 times by itself"),
         (lambda j, g: g["Tasks"][0].update(RestartPolicy={"Attempts": 2}), "restart a worker 2 times by itself"),
         (lambda j, g: g["ReschedulePolicy"].update(Unlimited=True), "reschedule a worker by itself"),
@@ -81,6 +82,11 @@ def test_hosts_may_be_told_apart_by_the_job_as_a_whole() -> None:
         found["Constraints"] = group.pop("Constraints")
 
     assert plain(job(change)).count == 4
+
+
+def test_ports_of_its_machines_are_no_hindrance() -> None:
+    assert plain(job(lambda j, g: g.update(Networks=[{"Mode": ""}]))).count == 4
+    assert plain(job(lambda j, g: g.update(Networks=[{"Mode": "host", "DynamicPorts": [{"Label": "a"}]}]))).count == 4
 
 
 def test_who_asks_to_be_adopted() -> None:

@@ -60,6 +60,7 @@ def plain(job: Job) -> Plain:
     if count == 1:
         raise _refused(job, f"count of group {group['Name']} is 1: a gang has 2 workers or more")
     _check_hosts(job, group)
+    _check_network(job, group)
     _check_policies(job, group, task)
     disconnect = group.get("Disconnect") or {}
     return Plain(
@@ -129,6 +130,17 @@ def _check_hosts(job: Job, group: Mapping[str, Any]) -> None:
             f"group {group['Name']} may put two workers on one machine, and a worker has one of its own: write a "
             "constraint with operator distinct_hosts",
         )
+
+
+def _check_network(job: Job, group: Mapping[str, Any]) -> None:
+    """What Nomad makes for an allocation has an address that ends at its machine."""
+    for network in group.get("Networks") or ():
+        if (mode := network.get("Mode") or "host") != "host":
+            raise _refused(
+                job,
+                f"network mode of group {group['Name']} is {mode}: workers find each other on the network of their "
+                "machines, so right is host",
+            )
 
 
 def _check_policies(job: Job, group: Mapping[str, Any], task: Mapping[str, Any]) -> None:
