@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Awaitable, Callable, Collection
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
@@ -15,7 +16,7 @@ from aiohttp import hdrs, web
 from astra_agent.errors import AstraError, InvalidRequest, NotFound, handling
 from astra_gang import metrics, view
 from astra_gang.clock import Clock
-from astra_gang.core import Phase
+from astra_gang.core import Phase, earned_back
 from astra_gang.engine import Engine
 from astra_gang.follow import Follow, worker_of
 from astra_gang.intake import Intake
@@ -194,6 +195,8 @@ class Api:
         return web.json_response(self._naming.told(self._workspace(request)))
 
     def _job(self, run: RunRecord) -> view.Json:
+        if run.state.phase is not Phase.ENDED:
+            run = replace(run, state=earned_back(run.state, self._clock.now()))
         return view.job(run, self._clock.wall, self._loop.watch.absences(run.state))
 
     def _in_workspace(self, handler: Handler) -> Handler:

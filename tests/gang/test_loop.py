@@ -103,6 +103,22 @@ async def test_a_failed_worker_restarts_the_gang_in_its_slots_after_the_back_off
     await complete(cluster)
 
 
+async def test_a_worker_that_runs_for_ten_minutes_is_shown_without_failures_again(cluster: FakeCluster) -> None:
+    await run_of_four(cluster)
+    agent, slot = cluster.slot("llama-1")
+    await agent.exit(slot, 1)
+    await until(lambda: attempts_running(cluster) == [], "the old attempt is stopped")
+    cluster.clock.advance(10.5)
+    await until(lambda: attempts_running(cluster) == [1, 1, 1, 1])
+    await cluster.until_phase("running")
+    for _ in range(59):
+        cluster.pass_time(10)
+    assert [worker["failures"] for worker in (await cluster.job())["workers"]] == [0, 1, 0, 0]
+    cluster.pass_time(10)
+    assert [worker["failures"] for worker in (await cluster.job())["workers"]] == [0, 0, 0, 0]
+    await complete(cluster)
+
+
 async def test_a_user_stops_a_run_and_every_machine_is_free(cluster: FakeCluster) -> None:
     await run_of_four(cluster)
     status, _ = await cluster.request("POST", "jobs/llama/stop")

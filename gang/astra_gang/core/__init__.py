@@ -43,6 +43,7 @@ from astra_gang.core.state import (
     begin,
 )
 from astra_gang.core.step import deadline, outstanding, step
+from astra_gang.core.verdict import earned_back
 
 __all__ = [
     "Arm",
@@ -84,6 +85,7 @@ __all__ = [
     "Worker",
     "begin",
     "deadline",
+    "earned_back",
     "outstanding",
     "step",
 ]

@@ -44,7 +44,7 @@ def _fail(state: RunState, worker: Worker, now: float) -> Moved:
         how = sentences.how_it_ended(seen)
     if state.policy.on_failure is OnFailure.FAIL_JOB and not wished:
         return end(state, Outcome.FAILED, sentences.worker_failed(worker, machine, how), now)
-    state = _earn_back(state, now)
+    state = earned_back(state, now)
     worker = state.workers[worker.rank]
     failures = worker.failures + (0 if by_machine else 1)
     if failures > state.policy.budget:
@@ -71,7 +71,9 @@ def _members_of_restart(state: RunState, worker: Worker) -> tuple[int, ...]:
     return tuple(sorted({worker.rank, *assembling}))
 
 
-def _earn_back(state: RunState, now: float) -> RunState:
+def earned_back(state: RunState, now: float) -> RunState:
+    """Who has run for long enough by *now* has no failures any more."""
+
     def ran_long(worker: Worker) -> bool:
         member = member_of(state, worker.rank, worker.attempt)
         if member is None or member.started_at is None:
