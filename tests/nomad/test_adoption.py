@@ -42,7 +42,8 @@ def live(gangs: NomadGangs, name: str) -> list[str]:
 
 
 def newest_told(gangs: NomadGangs, name: str) -> list[str]:
-    return gangs.told(gangs.cluster.allocations(name)[0]["ID"])
+    allocations = gangs.cluster.allocations(name)
+    return gangs.told(allocations[0]["ID"]) if allocations else []
 
 
 def begin(gangs: NomadGangs, name: str) -> Diary:
