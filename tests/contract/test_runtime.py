@@ -28,6 +28,14 @@ async def test_it_says_what_it_is(runtime: RuntimeBench) -> None:
     assert facts.cgroup_version in (1, 2)
 
 
+async def test_who_asks_while_another_asks_has_an_answer_too(runtime: RuntimeBench) -> None:
+    async def asked(number: int) -> str:
+        await asyncio.sleep(number / 1000)
+        return (await runtime.containers.probe()).version
+
+    assert len(set(await asyncio.gather(*map(asked, range(40))))) == 1
+
+
 # From created to ended ---------------------------------------------------------------------------------------------
 
 

@@ -227,15 +227,17 @@ class ContainerdContainers:
 
     async def _ask_service(self) -> Service:
         """Once; again after containerd was away, since it may be another version then."""
-        if self._service is None:
+        service = self._service
+        if service is None:
             if self._cgroup_driver == "systemd":
                 facts.check_systemd(self._cgroups.version)
-            self._service = await facts.ask_service(self._client, self._snapshotter)
+            service = await facts.ask_service(self._client, self._snapshotter)
             namespace = namespaces_pb2.Namespace(name=self._client.namespace)
             request = namespaces_pb2.CreateNamespaceRequest(namespace=namespace)
             with suppress(Conflict):
                 await self._client.call(NAMESPACE_CREATE, request)
-        return self._service
+            self._service = service
+        return service
 
     async def _create(self, plan: ContainerPlan) -> None:
         service = await self._ask_service()
