@@ -119,6 +119,7 @@ def read_until(process: subprocess.Popen[str], wanted: str) -> str:
 
 
 def kill(pids: list[int]) -> None:
+    """Any of them may have ended by itself since it was looked for."""
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

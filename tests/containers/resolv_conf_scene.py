@@ -22,6 +22,7 @@ import dns.message
 import dns.rcode
 
 from astra_agent.wire import Arm, RunNames, Start
+from tests.containers import musl
 from tests.containers.agent_daemon import ADDRESS, AgentDaemon
 from tests.containers.images import File, Image, Link
 from tests.fakes.upstream import FakeUpstream, address, code
@@ -29,7 +30,6 @@ from tests.fakes.upstream import FakeUpstream, address, code
 PEER = "10.83.0.77"
 OUTSIDE = "192.0.2.80"
 PROGRAMS = ("/bin/sh", "/bin/cat", "/bin/date", "/bin/hostname", "/usr/bin/getent", "/usr/bin/awk")
-MUSL, GETENT = "musl-gcc", Path(__file__).parent / "clients" / "getent.c"
 STUB = "/run/systemd/resolve/stub-resolv.conf"
 SCRIPT = """
 ask() {
@@ -55,10 +55,8 @@ def images(folder: Path) -> dict[str, str]:
         "relative-link": plain.layer({"etc/resolv.conf": Link(f"..{STUB}")}),
         "read-only": plain.layer({"etc/resolv.conf": File(b"nameserver 203.0.113.1\n", 0o444)}),
     }
-    if shutil.which(MUSL):
-        program = folder / "getent"
-        subprocess.run([MUSL, "-static", "-o", program, GETENT], check=True, timeout=60)
-        kinds["musl"] = plain.layer({"usr/bin/getent": File(program.read_bytes(), 0o755)})
+    if shutil.which(musl.COMPILER):
+        kinds["musl"] = plain.layer({"usr/bin/getent": File(musl.getent(folder).read_bytes(), 0o755)})
     for kind, image in kinds.items():
         image.write_oci_archive(folder / f"{kind}.tar")
     return {"host": "host"} | {kind: f"oci-archive:{folder / f'{kind}.tar'}" for kind in kinds}

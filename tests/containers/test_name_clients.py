@@ -20,6 +20,7 @@ import pytest
 
 from astra_agent import host_files
 from astra_agent.wire import RunNames
+from tests.containers import musl
 from tests.containers.test_name_server import Machine, machine
 
 __all__ = ["machine"]
@@ -154,7 +155,7 @@ def behind_resolved(folder: Path) -> Client:
 
 MAKERS: dict[str, tuple[str, Callable[[Path], Client]]] = {
     "glibc": ("gcc", lambda folder: built_c(folder, "gcc")),
-    "musl": ("musl-gcc", lambda folder: built_c(folder, "musl-gcc")),
+    "musl": (musl.COMPILER, lambda folder: built_c(folder, musl.COMPILER)),
     "getent": ("getent", lambda _: shell("getent ahosts \"$1\" | awk '!seen[$1]++ {print $1}'")),
     "dig": ("dig", lambda _: shell('dig +short +search "$1"')),
     "go": ("go", built_go),
@@ -242,11 +243,9 @@ def getent(library: str, folder: Path) -> str:
     path = "/usr/bin:/bin"
     if library == "glibc":
         return path
-    if shutil.which("musl-gcc") is None:
-        pytest.skip("musl-gcc is not installed: run scripts/setup test")
-    command = ("musl-gcc", "-static", "-o", folder / "getent", CLIENTS / "getent.c")
-    subprocess.run(command, check=True, timeout=BUILD_S)
-    return f"{folder}:{path}"
+    if shutil.which(musl.COMPILER) is None:
+        pytest.skip(f"{musl.COMPILER} is not installed: run scripts/setup test")
+    return f"{musl.getent(folder).parent}:{path}"
 
 
 @pytest.mark.parametrize("library", ["glibc", "musl"])

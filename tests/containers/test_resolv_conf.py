@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.containers import another_root
-from tests.containers.resolv_conf_scene import MUSL, OUTSIDE, PEER
+from tests.containers import another_root, musl
+from tests.containers.resolv_conf_scene import OUTSIDE, PEER
 
 SCENE_S = 100
 LOST_MS = 2000
@@ -85,8 +85,8 @@ async def test_workers_resolve_whatever_the_machines_file_and_the_images_are(
 ) -> None:
     form, machine = FORMS[name], Path("/etc/resolv.conf").read_bytes()
     found, findings = await asyncio.to_thread(scene, folder, form, network)
-    musl = ["musl"] if shutil.which(MUSL) else []
-    assert sorted(found) == ["host", "link", *musl, "plain", "read-only", "relative-link"]
+    by_musl = ["musl"] if shutil.which(musl.COMPILER) else []
+    assert sorted(found) == ["host", "link", *by_musl, "plain", "read-only", "relative-link"]
     for image, said in found.items():
         answers = {word: said[word][0] for word in said}
         wanted = {

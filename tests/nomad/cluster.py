@@ -14,7 +14,6 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from typing import Any
 from astra_agent import holder, namespaces
 from astra_agent.containerd.private import PrivateContainerd
 from tests import cgroups
+from tests.containers.dev_cluster import kill
 from tests.fakes.eventually import PATIENCE_S, eventually
 
 LINK_PORT = 7411
@@ -222,8 +222,7 @@ class Client:
         that starts meanwhile takes a dead plugin for one that lives, fails to recover its tasks, and starts them again.
         """
         pids = [pid for name in names or _PLUGINS[:1] for pid in self.plugin_pids(name)]
-        for pid in pids:
-            _kill(pid)
+        kill(pids)
         eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "the plugins are gone")
 
     def kill_client(self) -> None:
@@ -240,7 +239,7 @@ class Client:
             except OSError:
                 continue
             if is_reader and any(link.startswith(str(self.folder)) for link in links):
-                _kill(int(path.name))
+                kill([int(path.name)])
 
     def reboot(self) -> None:
         """Agent, containerd, client, plugins and all containers are gone at once, and start again."""
@@ -260,8 +259,7 @@ class Client:
     def clean(self) -> None:
         self.kill_client()
         for name in _PLUGINS:
-            for pid in self.plugin_pids(name):
-                _kill(pid)
+            kill(self.plugin_pids(name))
         self.kill_log_readers()
         self.agent.clean()
         _unmount_below(self.folder)
@@ -470,12 +468,6 @@ def events(allocation: dict[str, Any], task: str) -> list[str]:
     """What the user reads of a task, oldest first."""
     state = (allocation["TaskStates"] or {}).get(task) or {}
     return [event["DisplayMessage"] for event in state.get("Events") or ()]
-
-
-def _kill(pid: int) -> None:
-    """It may have ended by itself since it was looked for."""
-    with suppress(ProcessLookupError):
-        os.kill(pid, 9)
 
 
 def _unmount_below(folder: Path) -> None:
