@@ -1,10 +1,14 @@
-"""Own names against others' servers: questions a second, the slowest of a hundred, a dead upstream, big changes."""
+"""
+Own names against others' servers: questions a second, the slowest of a hundred, a dead upstream, big changes, a crash.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import re
+import signal
 import sys
 import tempfile
 import time
@@ -16,6 +20,7 @@ from astra_dns.client import Client
 from bench.coredns import build, coredns
 from bench.figure import Figure, against_goal, against_peer
 from bench.name_servers import HOST, ZONE, NameServer, at_once, dnsmasq, ours, run_names, unbound
+from tests.containers import name_machine
 
 ROUNDS = 7
 ROUND_S = 3
@@ -27,6 +32,8 @@ DEAD_SHARE = 100
 DEAD_PORT = 9
 LIGHT_PER_S = 2000
 STALL_GOAL_MS = 5.0
+STORM_S = 2.0
+BACK_GOAL_S = 1.0
 ASKER_UP_S = 1.0
 BREATH_S = 0.04
 
@@ -46,6 +53,7 @@ async def measure() -> list[Figure]:
         figures = await _against_others(folder)
         figures += await _with_a_dead_upstream(folder)
         figures.append(await _big_change(folder))
+        figures.append(await _killed(folder / "killed"))
     return figures
 
 
@@ -146,6 +154,25 @@ async def _big_change(folder: Path) -> Figure:
                 await asyncio.sleep(0.5)
             slowest.append(max(took_ms))
     return against_goal("names-change", "slowest answer while 100,000 names are replaced", "ms", slowest, STALL_GOAL_MS)
+
+
+async def _killed(folder: Path) -> Figure:
+    """The name server is killed with -9 while somebody asks; nobody is refused, since the agent holds the sockets."""
+    folder.mkdir()
+    slowest = []
+    async with name_machine.made(folder) as machine:
+        address, _ = await name_machine.two_workspaces(machine)
+        for _ in range(ROUNDS):
+            asked = asyncio.create_task(asyncio.to_thread(name_machine.storm, machine.netns, address, STORM_S))
+            await asyncio.sleep(STORM_S / 4)
+            os.kill(machine.pid, signal.SIGKILL)
+            seen = await asked
+            if seen.refused or seen.lost:
+                raise RuntimeError(f"questions were lost: {seen}")
+            slowest.append(seen.slowest_s)
+    return against_goal(
+        "names-back", "slowest answer while the name server is killed and comes back", "s", slowest, BACK_GOAL_S
+    )
 
 
 def _replace(client: Client, turn: int) -> None:

@@ -21,7 +21,8 @@ import pytest
 from astra_agent import host_files
 from astra_agent.wire import RunNames
 from tests.containers import musl
-from tests.containers.test_name_server import Machine, machine
+from tests.containers.name_machine import Machine
+from tests.containers.test_name_server import machine
 
 __all__ = ["machine"]
 

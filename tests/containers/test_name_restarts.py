@@ -11,7 +11,7 @@ import pytest
 
 from astra_agent.wire import Arm, Finish, RunNames, Start, Stop
 from tests.containers.agent_daemon import ADDRESS, AgentDaemon
-from tests.containers.test_name_server import storm
+from tests.containers.name_machine import storm
 from tests.fakes.eventually import until
 
 RESTARTS = int(os.environ.get("ASTRA_RESTARTS", "10"))
@@ -90,9 +90,9 @@ async def test_an_agent_that_is_killed_in_a_storm_of_questions_loses_and_refuses
         await asyncio.sleep(0.3)
         await daemon.start_agent()
     await restart(daemon, 1)
-    for answered, refused, lost in await asyncio.gather(*asked):
-        assert answered > 100
-        assert (refused, lost) == (0, 0)
+    for seen in await asyncio.gather(*asked):
+        assert seen.answered > 100
+        assert (seen.refused, seen.lost) == (0, 0)
     for slot in SLOTS:
         assert daemon.log(slot, 1).split()[:2] == ["10.84.1.1", "10.84.1.2"]
         await daemon.coordinator.tell(Finish(slot=slot, term=1, code=0))

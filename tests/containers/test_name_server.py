@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import socket
 import struct
-import time
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import dns.message
@@ -21,101 +18,16 @@ import pytest
 from astra_agent import namespaces
 from astra_agent.config import AgentConfig
 from astra_agent.errors import NotFound
-from astra_agent.name_server import LINGER_S, NameServer
-from astra_agent.wire import RunNames
 from astra_dns.main import NICENESS
-from tests import cgroups
+from tests.containers import name_machine
+from tests.containers.name_machine import ASK_S, CGROUP, Machine, ask, llama, pids, storm, texts, two_workspaces
 from tests.fakes.eventually import until
-
-CGROUP = cgroups.own("name-server")
-ASK_S = 5.0
-
-
-@dataclass
-class Machine:
-    """An agent's name server, without the agent; *machine* and *slot* are network namespaces."""
-
-    folder: Path
-    netns: Path
-    own: Path
-    config: AgentConfig
-    names: NameServer = field(init=False)
-    _task: asyncio.Task[None] | None = None
-
-    def start(self, linger_s: float = LINGER_S) -> None:
-        self.names = NameServer(self.config, linger_s)
-
-    def run(self) -> None:
-        self._task = asyncio.create_task(self.names.run())
-
-    async def crash(self) -> None:
-        """The agent is gone; the process of the name server is not."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-
-    @property
-    def pid(self) -> int:
-        return next(iter(pids(self.folder)))
-
-
-def pids(folder: Path) -> Iterator[int]:
-    """Of name servers with their control socket below *folder*."""
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            words = path.read_bytes().split(b"\0")
-            if b"astra_dns" in words and any(word.startswith(os.fsencode(folder)) for word in words):
-                yield int(path.parent.name)
 
 
 @pytest.fixture
 async def machine(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Machine]:
-    folder = tmp_path_factory.mktemp("m")
-    netns, own = folder / "machine", folder / "slot"
-    for one in (netns, own):
-        namespaces.make(one)
-    config = AgentConfig(
-        name="gpu-1", state_dir=folder, address="10.0.0.1", netns=netns, upstreams=("127.0.0.9",), cgroup_parent=CGROUP
-    )
-    made = Machine(folder, netns, own, config)
-    made.start()
-    made.run()
-    try:
+    async with name_machine.made(tmp_path_factory.mktemp("m")) as made:
         yield made
-    finally:
-        await made.crash()
-        for pid in list(pids(folder)):
-            os.kill(pid, signal.SIGKILL)
-        cgroups.remove(CGROUP)
-        for one in (netns, own):
-            namespaces.remove(one)
-
-
-def ask(netns: Path, address: str, name: str, *, tcp: bool = False) -> dns.message.Message:
-    query = dns.message.make_query(name, "A")
-    over = dns.query.tcp if tcp else dns.query.udp
-    return namespaces.inside(netns, lambda: over(query, address, ASK_S))
-
-
-def texts(message: dns.message.Message) -> list[str]:
-    return [str(rdata) for rrset in message.answer for rdata in rrset]
-
-
-def llama(address: str, *, workspace: str = "nlp", version: int = 1) -> RunNames:
-    return RunNames(
-        workspace=workspace, run="llama", addresses={"llama-0": (address,)}, leader="llama-0", port=29500, world_size=1,
-        term=1, version=version,
-    )  # fmt: skip
-
-
-async def two_workspaces(machine: Machine) -> tuple[str, str]:
-    """Slots of two workspaces with one run name on the machine's network; the addresses they ask."""
-    first = await machine.names.serve("a", "nlp", machine.netns)
-    second = await machine.names.serve("b", "vision", machine.netns)
-    machine.names.publish("a", llama("10.0.0.1"))
-    machine.names.publish("b", llama("10.0.9.9", workspace="vision"))
-    await machine.names.settled()
-    return first, second
 
 
 async def test_workspaces_on_one_network_each_get_their_own_run_of_a_name(machine: Machine) -> None:
@@ -180,34 +92,11 @@ async def test_a_name_server_that_is_killed_loses_no_question(machine: Machine) 
     asked = asyncio.gather(*(asyncio.to_thread(storm, machine.netns, address, 1.5) for _ in range(2)))
     await asyncio.sleep(0.3)
     os.kill(killed, signal.SIGKILL)
-    for count, refused, lost in await asked:
-        assert count > 10
-        assert (refused, lost) == (0, 0)
+    for seen in await asked:
+        assert seen.answered > 10
+        assert (seen.refused, seen.lost) == (0, 0)
     assert machine.pid != killed
     assert os.getpriority(os.PRIO_PROCESS, machine.pid) == NICENESS
-
-
-def storm(netns: Path, address: str, for_s: float) -> tuple[int, int, int]:
-    """One question after the other on one socket: how many were answered, refused, and lost for good."""
-
-    def work() -> tuple[int, int, int]:
-        answered = refused = lost = 0
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
-            asker.settimeout(ASK_S)
-            asker.connect((address, 53))
-            end_s = time.monotonic() + for_s
-            while time.monotonic() < end_s:
-                try:
-                    asker.send(dns.message.make_query("llama-0", "A").to_wire())
-                    asker.recv(4096)
-                    answered += 1
-                except ConnectionRefusedError:
-                    refused += 1
-                except TimeoutError:
-                    lost += 1
-        return answered, refused, lost
-
-    return namespaces.inside(netns, work)
 
 
 async def test_names_outlive_the_agent_and_the_next_agent_takes_over_without_a_gap(machine: Machine) -> None:
@@ -222,7 +111,8 @@ async def test_names_outlive_the_agent_and_the_next_agent_takes_over_without_a_g
     machine.run()
     await machine.names.settled()
     assert texts(await asyncio.to_thread(ask, machine.netns, first, "llama-0")) == ["10.0.0.77"]
-    assert (await asked)[1:] == (0, 0)
+    seen = await asked
+    assert (seen.refused, seen.lost) == (0, 0)
     assert machine.pid == server
     await until(lambda: not is_answered(machine.netns, second), "what no slot has any more is let go")
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from types import FrameType
+
 import dns.edns
 import dns.flags
 import dns.message
@@ -15,6 +19,7 @@ from astra_dns.ready import KEPT_BYTES, Ready
 from astra_dns.records import RunNames
 from tests.dns.names_of_runs import snapshot
 
+Trace = Callable[[FrameType, str, object], "Trace"]
 VIEW = snapshot().view("nlp")
 ZONE = "nlp.astra.internal"
 
@@ -59,6 +64,38 @@ def test_another_workspaces_name_looks_like_one_that_never_existed() -> None:
     theirs, never = ask("llama-0.vision.astra.internal"), ask("llama-0.nobody.astra.internal")
     assert (theirs.rcode(), theirs.flags) == (never.rcode(), never.flags)
     assert theirs.authority == never.authority
+
+
+def path_taken(name: str) -> list[str]:
+    """Every line of the name server's code on the way to the answer; where that is the same, so is the time."""
+    lines: list[str] = []
+
+    def trace(frame: FrameType, event: str, _: object) -> Trace:
+        if event == "line":
+            lines.append(f"{frame.f_code.co_qualname}:{frame.f_lineno}")
+        return trace
+
+    packet = dns.message.make_query(name, "A").to_wire()
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        answer(VIEW, packet)
+    finally:
+        sys.settrace(before)
+    return lines
+
+
+@pytest.mark.parametrize(
+    ("theirs", "never"),
+    [
+        ("llama-0.vision.astra.internal", "llama-7.vosion.astra.internal"),
+        ("llama-0.vision", "llama-7.vosion"),
+        ("9.9.0.10.in-addr.arpa", "8.8.0.10.in-addr.arpa"),
+    ],
+)
+def test_another_workspaces_name_takes_no_other_time_than_one_that_never_existed(theirs: str, never: str) -> None:
+    assert path_taken(theirs) == path_taken(never)
+    assert path_taken(theirs) != path_taken("llama-0.nlp.astra.internal")
 
 
 def test_a_plain_unknown_name_is_answered_here_and_not_kept_by_anybody() -> None:

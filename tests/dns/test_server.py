@@ -20,7 +20,7 @@ from astra_dns.counters import Counters
 from astra_dns.forward import LIMIT_S, MAX_IN_FLIGHT, MAX_WAITING, Forwarder
 from astra_dns.query import Query, parse
 from astra_dns.server import Server
-from astra_dns.tcp import MAX_CONNECTIONS
+from astra_dns.tcp import MAX_CONNECTIONS, MAX_PIPELINED
 from astra_dns.upstream import PORTS
 from tests.dns.names_of_runs import LLAMA, snapshot
 from tests.fakes.eventually import until
@@ -110,6 +110,26 @@ async def test_many_questions_on_one_connection_are_all_answered() -> None:
                 size = int.from_bytes(await reader.readexactly(2), "big")
                 said.add(dns.message.from_wire(await reader.readexactly(size)).id)
         assert said == {query.id for query in queries}
+        writer.close()
+
+
+async def test_questions_under_way_on_one_connection_are_bounded_and_all_are_answered_in_the_end() -> None:
+    async with in_front_of(silence) as (one, _):
+        reader, writer = await asyncio.open_connection("127.0.0.1", one.ports["nlp"])
+        outside = [dns.message.make_query(f"{number}.example.com", "A") for number in range(MAX_PIPELINED + 20)]
+        for query in outside:
+            packet = query.to_wire()
+            writer.write(len(packet).to_bytes(2, "big") + packet)
+        await until(lambda: one.counters.tcp_requests == MAX_PIPELINED)
+        assert texts(await one.ask("llama-0")) == ["10.0.0.1"]
+        assert one.counters.tcp_requests == MAX_PIPELINED
+        rcodes = {}
+        async with asyncio.timeout(WAIT_S):
+            for _ in outside:
+                size = int.from_bytes(await reader.readexactly(2), "big")
+                said = dns.message.from_wire(await reader.readexactly(size))
+                rcodes[said.id] = said.rcode()
+        assert rcodes == {query.id: dns.rcode.SERVFAIL for query in outside}
         writer.close()
 
 
