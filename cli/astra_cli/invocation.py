@@ -8,7 +8,7 @@ import asyncio
 import functools
 import os
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import click
@@ -39,12 +39,20 @@ def talks(command: Callable[Concatenate[Invocation, P], R]) -> Callable[..., R]:
     """Adds `--api`, `--token`, `--workspace` and `--json`; the command gets them as an `Invocation`."""
 
     @functools.wraps(command)
-    def wrapped(api: str, token: str, workspace: str, as_json: bool, *args: P.args, **kwargs: P.kwargs) -> R:
-        flags = context.Flags(api, token, workspace)
-        return command(Invocation(flags, Output(as_json=as_json)), *args, **kwargs)
+    def wrapped(invocation: Invocation, as_json: bool, *args: P.args, **kwargs: P.kwargs) -> R:
+        return command(replace(invocation, output=Output(as_json=as_json)), *args, **kwargs)
+
+    return reaches(json_option(wrapped))
+
+
+def reaches(command: Callable[..., R]) -> Callable[..., R]:
+    """As `talks`, without `--json`: for a command whose output is a program's own."""
+
+    @functools.wraps(command)
+    def wrapped(api: str, token: str, workspace: str, **given: Any) -> R:
+        return command(Invocation(context.Flags(api, token, workspace), Output()), **given)
 
     for option in (
-        json_option,
         click.option("--workspace", default="", metavar="NAME", help="Workspace [ASTRA_WORKSPACE, default]."),
         click.option("--token", default="", metavar="TOKEN", help="Token [ASTRA_TOKEN, the dev cluster's]."),
         click.option("--api", default="", metavar="URL", help="Coordinator [ASTRA_API, the dev cluster's]."),

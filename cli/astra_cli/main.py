@@ -92,7 +92,7 @@ def invoke(arguments: Sequence[str]) -> int:
         sys.stderr.write(error.format_message() + "\n")
         return 2
     except click.ClickException as error:
-        complain(_usage(error))
+        complain(_usage(error, arguments))
         return 2
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -113,16 +113,28 @@ def _fail(error: BaseException) -> int:
     return handling(error).exit
 
 
-def _usage(error: click.ClickException) -> str:
+def _usage(error: click.ClickException, arguments: Sequence[str]) -> str:
     """click's message as one sentence of ours, with the help that has the answer."""
     message = " ".join(error.format_message().split()).rstrip(".")
     for theirs, ours in _WORDS:
         message = message.replace(theirs, ours)
-    path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "astra"
+    path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else _asked(arguments)
     if isinstance(error, click.NoSuchOption) and not error.possibilities and path.rpartition(" ")[2] in _TAKE_A_COMMAND:
         message = f"{message}; options of the command itself come behind `--`"
     see = " See" if message.endswith("?") else "; see"
     return f"{message[:1].lower()}{message[1:]}{see} `{path} --help`"
+
+
+def _asked(arguments: Sequence[str]) -> str:
+    """The command that is meant, for an error of click's own parser, which knows none."""
+    path = "astra"
+    command: click.Command = cli
+    for word in arguments:
+        found = command.get_command(click.Context(command), word) if isinstance(command, click.Group) else None
+        if found is None:
+            break
+        path, command = f"{path} {word}", found
+    return path
 
 
 if __name__ == "__main__":

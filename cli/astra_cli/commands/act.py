@@ -9,7 +9,7 @@ import click
 from astra_agent.errors import InvalidRequest
 from astra_cli import documents, render
 from astra_cli.client import Client
-from astra_cli.invocation import Invocation, ask, run_argument, talks
+from astra_cli.invocation import Invocation, ask, reaches, run_argument, talks
 from astra_cli.terminal import attach, size
 
 
@@ -34,7 +34,7 @@ def stop(invocation: Invocation, run: str) -> None:
 @click.option("-i", "--stdin", "stdin", is_flag=True, help="Hand standard input on.")
 @click.option("-t", "--tty", "tty", is_flag=True, help="Give the program a terminal.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-@talks
+@reaches
 def execute(invocation: Invocation, run: str, rank: int, stdin: bool, tty: bool, command: tuple[str, ...]) -> int:
     """Run COMMAND in a worker.
 
