@@ -31,7 +31,7 @@ lint: setup-test ## ruff: rules and format
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 
-types: setup-test ## mypy --strict over every part
+types: setup-test ## mypy --strict over every part, its tests and the bench
 	$(BIN)/mypy
 
 arrows: setup-test ## import-linter: who may import whom

@@ -164,7 +164,8 @@ class LevelsPlugin:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         level = level_of(ROOT / report.nodeid.partition("::")[0])
-        if report.outcome == "rerun":
+        outcome: str = report.outcome  # pytest-rerunfailures has one that pytest does not
+        if outcome == "rerun":
             self.counts[level]["tried twice"] += 1
             self.first_tries.append(report)
         elif report.failed:

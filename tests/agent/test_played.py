@@ -117,6 +117,10 @@ def fallen(address: str) -> str:
     return f"6,2,2,-;NVRM: Xid (PCI:{address}): 79, pid=1, name=x, GPU has fallen off the bus."
 
 
+async def comes_to(machine: Machine, slot: str, state: str) -> None:
+    await until(lambda: machine.attempt(0, slot).state == state)
+
+
 async def test_the_kernel_log_takes_a_gpu_that_fell_off_the_bus_away(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "kmsg")
     machine = Played(tmp_path, "dgx-h100-ndr", kernel_log=tmp_path / "kmsg")
@@ -138,9 +142,9 @@ async def test_a_lost_gpu_ends_its_own_worker_as_the_machines_fault_and_no_other
         for slot, gpus in (("mine-0", (4, 5)), ("other-0", (0, 1))):
             await machine.ready(request(slot, gpus=gpus))
             machine.agent.obey(arm(slot=slot))
-            await until(lambda slot=slot: machine.attempt(0, slot).state == "armed")
+            await comes_to(machine, slot, "armed")
             machine.agent.obey(start(slot=slot))
-            await until(lambda slot=slot: machine.attempt(0, slot).state == "running")
+            await comes_to(machine, slot, "running")
         with held(tmp_path / "kmsg"):
             say(tmp_path / "kmsg", fallen(address))
             await until(lambda: machine.attempt(0, "mine-0").state == "exited")

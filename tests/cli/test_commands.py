@@ -8,6 +8,7 @@ import subprocess
 import sys
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -202,7 +203,7 @@ def test_run_by_flags_with_several_machines_is_a_gang(api: FakeApi) -> None:
     ids=["completed", "failed", "stopped", "refused"],
 )
 def test_a_followed_run_ends_with_the_runs_own_status(
-    api: FakeApi, run_file: Path, capsys: pytest.CaptureFixture[str], phase: str, status: dict[str, bool], code: int
+    api: FakeApi, run_file: Path, capsys: pytest.CaptureFixture[str], phase: str, status: dict[str, Any], code: int
 ) -> None:
     api.job = job(phase=phase, reason="so it ended", **status)
     api.logs = {0: b"rank 0 wrote this\n"}

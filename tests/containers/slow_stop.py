@@ -15,11 +15,11 @@ lines = os.open(f"{folder}/lines", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644
 lock = os.open(f"{folder}/rank-{rank}", os.O_WRONLY | os.O_CREAT, 0o644)
 
 
-def say(word):
+def say(word: str) -> None:
     os.write(lines, f"{rank} {attempt} {os.getpid()} {word} {time.time()}\n".encode())
 
 
-def stop(signum, frame):
+def stop(signum: int, _frame: object) -> None:
     say("asked")
     print("got", signum, "writing checkpoint", flush=True)
     time.sleep(float(os.environ.get("CHECKPOINT_SECONDS", "1")))

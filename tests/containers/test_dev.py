@@ -9,7 +9,7 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -122,7 +122,7 @@ def test_a_link_is_shaped_cut_and_joined(cluster: DevCluster) -> None:
     cluster.start("--machines", "2", "--disconnect-limit", "3")
     assert cluster.astra("dev", "link", "--machine", "m-2", "--rate", "200mbit") == "m-2: link up, 200mbit\n"
     cluster.astra("dev", "link", "--machine", "m-2", "--down")
-    connected = lambda: [node["connected"] for node in cluster.json("nodes")["items"]]  # noqa: E731
+    connected: Callable[[], list[bool]] = lambda: [node["connected"] for node in cluster.json("nodes")["items"]]  # noqa: E731
     eventually(lambda: connected() == [True, False], "m-2 is cut off")
     cluster.astra("dev", "link", "--machine", "m-2", "--up")
     eventually(lambda: connected() == [True, True], "m-2 is back")

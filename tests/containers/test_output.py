@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -213,7 +214,7 @@ def test_a_log_that_is_rotated_is_followed_without_a_gap(gangs: Gangs) -> None:
 
 def test_out_of_memory_is_told_apart_from_a_kill(gangs: Gangs) -> None:
     resources = {"machines": 1, "memory_bytes": 64 << 20}
-    command = {"command": "sh", "requested_resources": resources}
+    command: dict[str, Any] = {"command": "sh", "requested_resources": resources}
     gangs.submit("greedy", args=["-c", "head -c 300M /dev/zero | tail"], **command)
     reason = gangs.ended("greedy", "Failed")["reason"]
     assert "Worker greedy-0 failed on m-1: Out of memory (limit 64 MiB)" in reason

@@ -207,6 +207,6 @@ def gpus(cluster: DevCluster, machine: str) -> int:
 
 def test_a_speed_that_no_port_has_is_refused_in_a_sentence(cluster: DevCluster, tmp_path: Path) -> None:
     submit(cluster, tmp_path, "fast", 800)
-    reason = lambda: job(cluster, "fast")["status"]["reason"]  # noqa: E731
+    reason: Callable[[], str] = lambda: job(cluster, "fast")["status"]["reason"]  # noqa: E731
     eventually(lambda: "cannot be placed" in reason(), "it is told why it waits")
     assert "its fastest InfiniBand port has 400 Gb/s, and min_gbps is for one port" in reason()

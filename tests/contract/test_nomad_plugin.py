@@ -190,7 +190,8 @@ async def test_starting_without_an_agent_fails_recoverably(plugin: PluginProcess
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await plugin.call("StartTask", driver_pb2.StartTaskRequest(task=task()))
     assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
-    trailer = dict(caught.value.trailing_metadata() or ())["grpc-status-details-bin"]
+    trailing: Any = caught.value.trailing_metadata() or ()
+    trailer = dict(trailing)["grpc-status-details-bin"]
     assert b"type.googleapis.com/hashicorp.nomad.plugins.shared.structs.RecoverableError" in trailer
     assert trailer.endswith(b"\x12\x02\x08\x01"), "recoverable = true"
 

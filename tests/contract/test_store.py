@@ -268,13 +268,13 @@ async def test_only_the_newest_events_of_a_run_are_kept(sqlite: SqliteStore) -> 
 def test_every_commit_reaches_the_disk_before_it_returns(tmp_path: Path) -> None:
     """The settings that make it so, as SQLite itself names them."""
 
+    async def setting(store: SqliteStore, name: str) -> object:
+        return (await store._do(lambda db: db.execute(f"PRAGMA {name}").fetchone()))[0]
+
     async def settings() -> SimpleNamespace:
         store = await open_store(tmp_path)
         try:
-            ask = {name: f"PRAGMA {name}" for name in ("synchronous", "journal_mode")}
-            return SimpleNamespace(
-                **{n: (await store._do(lambda db, s=sql: db.execute(s).fetchone()))[0] for n, sql in ask.items()}
-            )
+            return SimpleNamespace(**{name: await setting(store, name) for name in ("synchronous", "journal_mode")})
         finally:
             await store.close()
 

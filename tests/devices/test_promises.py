@@ -6,6 +6,7 @@ is no driver behind the devices, as on a simulated machine.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -62,7 +63,8 @@ async def test_each_missing_piece_has_its_sentence(
     containerd_bench: ContainerdBench, uid: int, lack: str, sentence: str
 ) -> None:
     edits = await promised(containerd_bench)
-    given = replace(edits, **{lack: ()})
+    nothing: dict[str, Any] = {lack: ()}
+    given = replace(edits, **nothing)
     found = await what_is_missing(containerd_bench, edits, given, uid, PLACE)
     assert found is not None
     assert found.startswith(sentence)

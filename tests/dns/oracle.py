@@ -44,8 +44,10 @@ def expected(runs: Sequence[RunNames], workspace: str, message: dns.message.Mess
     if question.rdclass != 1 or kind in META:
         return Expected(dns.rcode.REFUSED, authoritative=False)
     records = records_of(runs, workspace, question.name, kind)
-    if records is None or records == FORWARD:
-        return FORWARD if records == FORWARD else Expected(dns.rcode.NXDOMAIN)
+    if records is None:
+        return Expected(dns.rcode.NXDOMAIN)
+    if isinstance(records, str):
+        return records
     if kind == "ANY":
         return Expected(dns.rcode.NOERROR, frozenset({("HINFO", "")} if records else ()))
     return Expected(dns.rcode.NOERROR, frozenset(record for record in records if record[0] == kind))

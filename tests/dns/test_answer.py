@@ -139,7 +139,7 @@ def test_another_class_is_refused() -> None:
 
 
 def test_do_comes_back_cookies_do_not_and_a_later_edns_is_told_ours() -> None:
-    cookie = [dns.edns.GenericOption(10, b"12345678")]
+    cookie = [dns.edns.GenericOption(dns.edns.OptionType.COOKIE, b"12345678")]
     message = ask("llama-0", use_edns=0, want_dnssec=True, options=cookie)
     assert message.ednsflags & dns.flags.DO
     assert (message.options, message.payload) == ((), MAX_UDP_BYTES)
@@ -191,7 +191,7 @@ def test_an_answer_is_cut_between_records_to_what_the_asker_takes(how: dict[str,
 
 def test_what_is_ready_is_bounded_and_long_queries_are_not_kept() -> None:
     ready = Ready(VIEW)
-    padding = [dns.edns.GenericOption(12, bytes(KEPT_BYTES))]
+    padding: list[dns.edns.Option] = [dns.edns.GenericOption(dns.edns.OptionType.PADDING, bytes(KEPT_BYTES))]
     ready.answer(dns.message.make_query("llama-0", "A", use_edns=0, options=padding).to_wire())
     assert len(ready) == 0
     query = dns.message.make_query("llama-0", "A").to_wire()

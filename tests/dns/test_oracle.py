@@ -63,11 +63,11 @@ def whole(rng: random.Random) -> bytes:
         want_dnssec=rng.random() < 0.3, id=rng.randrange(65536),
     )  # fmt: skip
     if query.edns >= 0 and rng.random() < 0.3:
-        cookie = dns.edns.GenericOption(10, rng.randbytes(8))
+        cookie = dns.edns.GenericOption(dns.edns.OptionType.COOKIE, rng.randbytes(8))
         query.use_edns(query.edns, query.ednsflags, query.payload, options=[cookie])
     query.flags ^= rng.choice([0, 0, 0, dns.flags.RD, dns.flags.CD, dns.flags.AD, dns.flags.QR, dns.flags.AA])
     if rng.random() < 0.05:
-        query.set_opcode(rng.choice([1, 2, 4, 5, 15]))
+        query.set_opcode(dns.opcode.Opcode(rng.choice([1, 2, 4, 5, 15])))
     return query.to_wire()
 
 
@@ -145,6 +145,7 @@ def is_broken(packet: bytes) -> bool:
         return True
     question = message.question[0]
     plain = question.name.to_wire()
+    assert plain is not None
     return question.rdtype == dns.rdatatype.OPT or packet[12 : 12 + len(plain)].lower() != plain.lower()
 
 

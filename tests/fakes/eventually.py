@@ -21,7 +21,7 @@ async def until(condition: Callable[[], object], what: str = "", within_s: float
         raise AssertionError(f"did not happen within {within_s:g} s: {what or condition}") from None
 
 
-def eventually(ask: Callable[[], T], what: str, within_s: float = PATIENCE_S) -> T:
+def eventually(ask: Callable[[], T | None], what: str, within_s: float = PATIENCE_S) -> T:
     """As `until`, where nothing else runs in this process: the first true answer of *ask*."""
     deadline = time.monotonic() + within_s
     while not (seen := ask()):

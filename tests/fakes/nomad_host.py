@@ -136,7 +136,7 @@ class PluginProcess:
 
     async def kill(self) -> None:
         """As Nomad ends a plugin: asked first, and by SIGKILL two seconds later."""
-        ask = self._channel.unary_unary("/plugin.GRPCController/Shutdown")
+        ask = self._channel.unary_unary("/plugin.GRPCController/Shutdown", None, None)
         with contextlib.suppress(grpc.aio.AioRpcError):
             await ask(b"", timeout=_SHUTDOWN_S)
         try:
@@ -167,7 +167,7 @@ class PluginProcess:
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
-        await self._channel.close()
+        await self._channel.close(grace=None)
 
     # What stands beside -------------------------------------------------------------------------------------------
 
@@ -184,15 +184,15 @@ class PluginProcess:
 
     def _standing_streams(self) -> list[asyncio.Task[None]]:
         """The host opens both right after it has connected."""
-        broker = self._channel.stream_stream("/plugin.GRPCBroker/StartStream")
-        stdio = self._channel.unary_stream("/plugin.GRPCStdio/StreamStdio")
+        broker = self._channel.stream_stream("/plugin.GRPCBroker/StartStream", None, None)
+        stdio = self._channel.unary_stream("/plugin.GRPCStdio/StreamStdio", None, None)
 
         async def drain(stream: Any) -> None:
             with contextlib.suppress(grpc.aio.AioRpcError, asyncio.CancelledError):
-                while await stream.read() is not grpc.aio.EOF:
+                async for _ in stream:
                     pass
 
-        streams = (broker(), stdio(Empty().SerializeToString()))
+        streams = (broker(None), stdio(Empty().SerializeToString()))
         return [asyncio.create_task(drain(stream)) for stream in streams]
 
 

@@ -119,7 +119,7 @@ def test_the_leader_s_machine_is_told_apart_from_the_leader() -> None:
     ],
 )
 def test_nccl_is_told_what_it_can_not_use(
-    tier: str, gpus: int, domains: dict[str, str], expected: dict[str, str]
+    tier: str, gpus: int, domains: dict[str, Any], expected: dict[str, str]
 ) -> None:
     run = placed_run("x", ["m-1", "m-2"], gpus=gpus, tier=tier)
     env = env_of(run, 0, gpus, machine("m-1", **domains), machine("m-2", **domains))
@@ -164,7 +164,9 @@ def test_a_topology_address_can_be_ordered_by_the_digits_of_its_two_parts(domain
     """As NVIDIA's resiliency launcher reads it: block x 10^10 + node, one number for each node."""
     names = [f"m-{n}" for n in range(len(domains))]
     run = placed_run("sft-20240901-15", names)
-    known = [machine(name, **({"nvlink": found} if found else {})) for name, found in zip(names, domains, strict=True)]
+    known = [
+        machine(name, nvlink=found) if found else machine(name) for name, found in zip(names, domains, strict=True)
+    ]
     numbers = []
     for rank in range(len(names)):
         parts = env_of(run, rank, 0, *known)["SLURM_TOPOLOGY_ADDR"].split(".")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -35,7 +36,7 @@ async def submit(cluster: FakeCluster, name: str = "llama", machines: int = 4, g
     assert status == 201, answer
 
 
-async def run_of_four(cluster: FakeCluster, **spec: object) -> None:
+async def run_of_four(cluster: FakeCluster, **spec: Any) -> None:
     await submit(cluster, **spec)
     await cluster.until_phase("running")
 

@@ -344,7 +344,7 @@ def brute_force(asked: Request, cluster: Sequence[Machine]) -> set[tuple[str, in
     """Every choice of machines on the first tier and shape that have one, found by trying all."""
     for tier in tiers(asked):
         for shape in asked.shapes:
-            found = {
+            found: set[tuple[str, int, str, frozenset[str]]] = {
                 (tier, shape.machines, name, frozenset(m.facts.name for m in group))
                 for group in combinations(cluster, shape.machines)
                 if all(usable(m, asked.drives, ()) and fits(m, shape) for m in group)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -29,7 +30,7 @@ async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         assert made.wrong() == []
 
 
-async def submit(cluster: FakeCluster, machines: int = 4, name: str = "llama", **spec: object) -> None:
+async def submit(cluster: FakeCluster, machines: int = 4, name: str = "llama", **spec: Any) -> None:
     status, answer = await cluster.request("POST", "jobs", json=document(name, machines, preflight=True, **spec))
     assert status == 201, answer
     assert answer["spec"]["preflight"] is True

@@ -37,7 +37,8 @@ def test_what_is_reported_has_the_coordinator_s_name_and_what_is_told_the_agent_
     assert names.heard(report(THEIRS, OURS)).status.slot == OURS
     assert names.said(finish(OURS)).directive.slot == THEIRS
     logs = wire.OpenStream(stream="s", request=wire.LogsRequest(slot=OURS))
-    assert names.said(logs).request.slot == THEIRS
+    asked = names.said(logs).request
+    assert isinstance(asked, wire.LogsRequest) and asked.slot == THEIRS
     assert names.heard(wire.SlotGone(slot=THEIRS)).slot == OURS
     assert names.heard(wire.Refused(slot=THEIRS, reason="stale")).slot == OURS
 

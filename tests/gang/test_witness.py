@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ THREE = machines(3)
 ONE, OTHER, THIRD = THREE
 
 
-def facts(name: str, **domains: str) -> MachineFacts:
+def facts(name: str, **domains: Any) -> MachineFacts:
     return machine(name, **domains).facts
 
 

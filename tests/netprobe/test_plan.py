@@ -68,8 +68,10 @@ def test_a_sound_network_is_sound_and_a_large_one_costs_one_ring(count: int, noi
 @pytest.mark.parametrize("who", [0, 1, 2])
 def test_a_port_that_is_bad_in_one_direction_is_named_with_its_direction(count: int, noise: float, who: int) -> None:
     name = machines(count)[who * (count - 1) // 2]
-    for kind, fault in (("sends", {"sends": {name: 0.2 * LINE}}), ("receives", {"receives": {name: 0.2 * LINE}})):
-        evidence = probe(Network(machines(count), noise=noise, seed=who, **fault))
+    sends = Network(machines(count), sends={name: 0.2 * LINE}, noise=noise, seed=who)
+    receives = Network(machines(count), receives={name: 0.2 * LINE}, noise=noise, seed=who)
+    for kind, network in (("sends", sends), ("receives", receives)):
+        evidence = probe(network)
         assert [(found.kind, found.machines) for found in localise.slow(evidence) if found.sick] == [(kind, (name,))]
         assert round_count(evidence) <= ROUNDS_MAX
         verdict = judge(evidence)

@@ -144,7 +144,7 @@ def test_memory_nodes_are_bound_only_where_all_that_was_asked_for_fits() -> None
     }
     found = read(replace(tree, files={**tree.files, **meminfo}), library)
     fits = attach(found, Placement("machine"), Request(gpus=(4,), memory_bytes=64 << 30))
-    assert fits.memory_nodes == {7}
+    assert fits.memory_nodes == frozenset({7})
     assert attach(found, Placement("machine"), Request(gpus=(4,), memory_bytes=65 << 30)).memory_nodes is None
     assert attach(found, Placement("machine"), Request(gpus=(4,))).memory_nodes is None
 

@@ -72,7 +72,7 @@ def test_cores_that_do_not_come_out_even_are_all_somebodys_and_nobodys_twice() -
     ids=["it does not say which processors share a core", "more GPUs than cores"],
 )
 def test_without_whole_cores_to_give_it_has_its_nodes(found: Inventory) -> None:
-    assert attached(found, 0, cpu_cores=1).cpus == {0, 1, 2, 3, 8, 9, 10, 11}
+    assert attached(found, 0, cpu_cores=1).cpus == frozenset({0, 1, 2, 3, 8, 9, 10, 11})
 
 
 def test_both_nodes_of_a_workers_gpus_are_among_its_processors() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -24,20 +25,20 @@ from astra_agent.errors import (
 )
 
 
-class Containerd(grpc.GenericRpcHandler):
+class Containerd(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in the type stubs only
     """Answers every call with the status it is told to, and remembers who asked."""
 
     def __init__(self) -> None:
         self.status = grpc.StatusCode.OK
         self.metadata: dict[str, str | bytes] = {}
 
-    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
+    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any]:
         self.metadata = {str(key): value for key, value in details.invocation_metadata or ()}
         return grpc.unary_unary_rpc_method_handler(
             self.answer, request_deserializer=Empty.FromString, response_serializer=VersionResponse.SerializeToString
         )
 
-    async def answer(self, request: Empty, context: grpc.aio.ServicerContext) -> VersionResponse:
+    async def answer(self, request: Empty, context: grpc.aio.ServicerContext[Any, Any]) -> VersionResponse:
         if self.status is not grpc.StatusCode.OK:
             await context.abort(self.status, "its own words")
         return VersionResponse(version="1.6.20")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from google.protobuf import descriptor_pool
 
@@ -12,7 +14,7 @@ METHODS = {name: value for name, value in vars(services).items() if isinstance(v
 
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS.keys())
-def test_a_call_is_the_one_of_the_proto(method: Method) -> None:
+def test_a_call_is_the_one_of_the_proto(method: Method[Any, Any]) -> None:
     service, _, name = method.path.removeprefix("/").rpartition("/")
     described = descriptor_pool.Default().FindServiceByName(service).methods_by_name[name]
     assert described.input_type is method.request.DESCRIPTOR

@@ -78,7 +78,7 @@ class FakeRegistry:
 
     async def _token(self, request: web.Request) -> web.Response:
         form = await request.post()
-        query = "&".join(f"{key}={value}" for key, value in form.items())
+        query = "&".join(f"{key}={value}" for key, value in form.items() if isinstance(value, str))
         self.asked.append(Request(f"{request.path_qs}#{query}", request.headers.get("Authorization"), None))
         return web.json_response(self.token_answer or {"token": self.token})
 

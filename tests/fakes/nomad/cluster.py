@@ -193,7 +193,7 @@ class FakeNomad:
     # The scheduler ---------------------------------------------------------------------------------------------------
 
     def _evaluate(self, key: Key, job: FakeJob, why: str) -> dict[str, Any]:
-        evaluation = {
+        evaluation: dict[str, Any] = {
             "ID": str(uuid.uuid4()), "JobID": key[1], "Namespace": key[0], "Status": "pending", "TriggeredBy": why,
             "CreateIndex": self.index, "ModifyIndex": self.index, "JobModifyIndex": job.modify_index, "Type": "batch",
             "Priority": 50,

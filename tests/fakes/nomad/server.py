@@ -186,7 +186,7 @@ class NomadServer:
         task = a.task
         event = recorded.body(self.nomad.version, "job-allocations")[0]["TaskStates"]["worker"]["Events"][0]
         state = "dead" if a.over else "running" if a.client == "running" else "pending"
-        stub = recorded.body(self.nomad.version, "job-allocations")[0] | {
+        stub: dict[str, Any] = recorded.body(self.nomad.version, "job-allocations")[0] | {
             "ID": a.id, "JobID": job["ID"], "Namespace": job["Namespace"], "NodeID": a.node.id,
             "NodeName": a.node.name, "Name": f"{job['ID']}.{a.group}[{a.number}]", "EvalID": a.evaluation,
             "TaskGroup": a.group, "JobVersion": a.job.version, "DesiredStatus": a.desired,

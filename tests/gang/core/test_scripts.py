@@ -5,7 +5,6 @@ read the difference before you believe it.
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,12 +40,9 @@ from astra_gang.core import (
     step,
 )
 from astra_gang.core.check import check
+from tests.gang.core.script import Story
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
-from script import Story  # noqa: E402  # a sibling module: tests are no package
-
-SCRIPTS = sorted((HERE / "scripts").glob("*.txt"))
+SCRIPTS = sorted((Path(__file__).parent / "scripts").glob("*.txt"))
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from astra_gang.core import Phase, Policy
-
-sys.path.insert(0, str(Path(__file__).parent))
-from world import World, play  # a sibling module: tests are no package
+from tests.gang.core.world import World, play
 
 STEPS = int(os.environ.get("ASTRA_SIMULATE_STEPS", "100000"))
 SEED = int(os.environ.get("ASTRA_SIMULATE_SEED", str(time.time_ns() % 1_000_000)))
