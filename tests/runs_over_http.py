@@ -132,10 +132,13 @@ class RunsOverHttp(ABC):
 
     # Runs ---------------------------------------------------------------------------------------------------------
 
-    def submit(self, name: str, machines: int = 4, **template: Any) -> Diary:
+    def submit(self, name: str, machines: int = 4, *, spares: int = 0, **template: Any) -> Diary:
         """Submit a gang of diary keepers."""
         diary = Diary(self.drive / name)
-        status, answer = self.ask(_JOBS, self.document(name, machines, **template))
+        document = self.document(name, machines, **template)
+        if spares:
+            document["spec"]["spares"] = spares
+        status, answer = self.ask(_JOBS, document)
         assert status == 201, answer
         return diary
 

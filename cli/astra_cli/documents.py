@@ -35,6 +35,12 @@ class WorkerStatus(Document):
     failures: int = 0
 
 
+class SpareStatus(Document):
+    machine: str
+    state: str
+    detail: str = ""
+
+
 class JobStatus(Document):
     phase: str
     reason: str | None = ""
@@ -46,6 +52,7 @@ class JobStatus(Document):
     domain: str | None = ""
     ended_at: datetime | None = None
     workers: tuple[WorkerStatus, ...] = ()
+    spares: tuple[SpareStatus, ...] = ()
 
 
 class NamesOfRun(Document):

@@ -106,8 +106,15 @@ def _workers(document: Job) -> Table:
         )
         for w in document.status.workers
     )  # fmt: skip
+    spares = tuple(
+        (
+            Cell(""), Cell("a spare"), Cell(spare.machine), Cell(spare.state, STYLES.get(spare.state, "")),
+            Cell(""), Cell(""), Cell(""), Cell(clean(spare.detail)),
+        )
+        for spare in document.status.spares
+    )  # fmt: skip
     columns = ("RANK", "WORKER", "MACHINE", "STATE", "ADDRESS", "CODE", "FAILURES", "DETAIL")
-    return Table(columns, rows, right=(0, 5, 6))
+    return Table(columns, (*rows, *spares), right=(0, 5, 6))
 
 
 def ranks(document: Ranks) -> Page:

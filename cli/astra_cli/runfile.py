@@ -38,6 +38,7 @@ _FLAGS = (
     (rf"{_TEMPLATE}(command|args(\[\d+\])?)", "the command after `--`"),
     (r"\bspec\.start\b|\bstart:?(?= \"?(Gang|MinAvailable|Independent)\b)", "--start"),
     (r"\bspec\.on_failure\b|\bon_failure:?(?= \"?(RestartJob|RestartTask|FailJob)\b)", "--on-failure"),
+    (r"\bspec\.spares\b", "--spares"),
     (r', or \{"min".*?\}', ""),  # a range has no flag
 )
 """Fields of the spec in sentences, and the flags that they came from."""
@@ -59,6 +60,7 @@ class RunFlags:
     cpu_cores: float | None = None
     memory: str | None = None
     preflight: bool | None = None
+    spares: int | None = None
     command: tuple[str, ...] = ()
 
 
@@ -145,6 +147,8 @@ def build(flags: RunFlags) -> Json:
         spec["on_failure"] = flags.on_failure
     if flags.preflight:
         spec["preflight"] = True
+    if flags.spares is not None:
+        spec["spares"] = flags.spares
     return {"metadata": {"name": flags.name}, "spec": spec}
 
 

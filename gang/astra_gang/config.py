@@ -12,7 +12,7 @@ from typing import Any
 from astra_agent.errors import InvalidRequest
 from astra_gang.core import Policy
 
-_OF_SPECS = ("start", "on_failure", "time_limit_s", "preflight")
+_OF_SPECS = ("start", "on_failure", "time_limit_s", "preflight", "spares")
 POLICY_FIELDS = tuple(f.name for f in fields(Policy) if f.name not in _OF_SPECS)
 """What `[policy]` may set: bounds and budgets. How a run starts and fails is in its spec."""
 PROVE_MIN_S = 5.0

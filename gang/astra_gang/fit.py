@@ -53,12 +53,14 @@ class Request:
         interconnect: The loosest tier that will do, or None for any.
         min_gbps: What one port must reach at least, or 0.
         drives: Names of drives that every machine must have.
+        spares: Machines beside those of a whole gang, each able to take the place of any of them.
     """
 
     shapes: tuple[Shape, ...]
     interconnect: str | None = None
     min_gbps: float = 0.0
     drives: tuple[str, ...] = ()
+    spares: int = 0
 
 
 def tiers(request: Request) -> tuple[Tier, ...]:

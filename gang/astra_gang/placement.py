@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from astra_gang import ranks as rank_order
-from astra_gang.core.state import Assignment
+from astra_gang.core.state import SPARE, Assignment
 from astra_gang.engine import Machine
 from astra_gang.fit import OPEN_ETHERNET, Request, Tier, domain, fits, tier_name, tiers, usable
 from astra_gang.shape import Shape
@@ -28,7 +28,7 @@ class Within:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """*assignments* in order of rank; *why* is a sentence for the user."""
+    """*assignments* in order of rank, spares at the end; *why* is a sentence for the user."""
 
     assignments: tuple[Assignment, ...]
     shape: Shape
@@ -59,14 +59,14 @@ def place(request: Request, machines: Sequence[Machine], *, avoid: Collection[st
     fitting: dict[Shape, list[Machine]] = {}
     for tier in tiers(request):
         for shape in request.shapes:
-            if (tier == "machine") != (shape.machines == 1):
+            if (tier == "machine") != (shape.machines == 1) or (request.spares and shape.machines == 1):
                 continue
             if shape not in fitting:
                 fitting[shape] = [machine for machine in candidates if fits(machine, shape)]
-            found = _best_domain(fitting[shape], shape.machines, tier, request.min_gbps)
+            found = _best_domain(fitting[shape], shape.machines + request.spares, tier, request.min_gbps)
             if found is not None:
                 name, members = found
-                return _placement(range(shape.machines), shape, tier, name, members)
+                return _placement(range(shape.machines), shape, tier, name, members, request.spares)
     return NotPlaceable(shortage(request, machines, avoid))
 
 
@@ -123,19 +123,21 @@ def _best_domain(
     return best, members[best]
 
 
-def _placement(ranks: Sequence[int], shape: Shape, tier: Tier, name: str, members: Sequence[Machine]) -> Placement:
-    chosen = sorted(members, key=_fullness)[: len(ranks)]
+def _placement(
+    ranks: Sequence[int], shape: Shape, tier: Tier, name: str, members: Sequence[Machine], spares: int = 0
+) -> Placement:
+    chosen = sorted(members, key=_fullness)[: len(ranks) + spares]
     free = {machine.facts.name: machine.free_gpus for machine in chosen}
     ordered = rank_order.order(machine.facts for machine in chosen)
     return Placement(
         assignments=tuple(
             Assignment(rank=rank, machine=facts.name, gpus=tuple(sorted(free[facts.name])[: shape.gpus]))
-            for rank, facts in zip(ranks, ordered, strict=True)
+            for rank, facts in zip((*ranks, *(SPARE,) * spares), ordered, strict=True)
         ),
         shape=shape,
         tier=tier,
         domain=name,
-        why=_why(len(ranks), shape, tier, name),
+        why=_why(len(ranks), shape, tier, name, spares),
     )
 
 
@@ -150,12 +152,14 @@ def _fullness(machine: Machine) -> tuple[int, float, int, rank_order.Natural, ra
     )
 
 
-def _why(count: int, shape: Shape, tier: Tier, name: str) -> str:
+def _why(count: int, shape: Shape, tier: Tier, name: str, spares: int) -> str:
     gpus = (
         f" with {shape.gpus} {'GPU' if shape.gpus == 1 else 'GPUs'}{' each' if count > 1 else ''}" if shape.gpus else ""
     )
     if tier == "machine":
         return f"one machine{gpus}, the fullest with room: {name}"
     machines = "1 more machine" if count == 1 else f"{count} machines"
+    if spares:
+        machines = f"{machines} and {spares} spare"
     where = "over Ethernet" if name == OPEN_ETHERNET else f"in {tier_name(tier)} {name}"
     return f"{machines}{gpus} {where}, the tightest network with room"

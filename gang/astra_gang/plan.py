@@ -14,12 +14,12 @@ from astra_agent.wire import MachineFacts, RunRef, SlotRequest
 from astra_gang import shape as shapes
 from astra_gang.core.decisions import Place
 from astra_gang.core.events import NotPlaced, Placed
-from astra_gang.core.state import Assignment, RunState, StartPolicy, Worker
+from astra_gang.core.state import SPARE, Assignment, RunState, StartPolicy, Worker
 from astra_gang.engine import Machine, SlotOffer
 from astra_gang.fit import Request, Tier, could_fit
 from astra_gang.placement import NotPlaceable, Placement, Within, place, replace
 from astra_gang.shape import Shape
-from astra_gang.spec import Spec
+from astra_gang.spec import SPARE_SUFFIX, Spec
 
 
 def choose_machines(spec: Spec, machines: Sequence[Machine]) -> int:
@@ -129,10 +129,11 @@ def _channel(found: Placement, machines: Sequence[Machine], taken: Collection[tu
 def offer(run: RunState, spec: Spec, assignment: Assignment) -> SlotOffer:
     """What the engine hands to the machine's agent for one assignment, whose slot the core has named."""
     shape = _shape(run, spec)
+    worker = f"{run.name}{SPARE_SUFFIX}" if assignment.rank == SPARE else run.workers[assignment.rank].name
     request = SlotRequest(
         slot=assignment.slot,
         run=RunRef(workspace=run.workspace, name=run.name, uid=run.uid),
-        worker=run.workers[assignment.rank].name,
+        worker=worker,
         image=spec.image,
         command=spec.command,
         args=spec.args,
@@ -181,6 +182,7 @@ def _request(spec: Spec, allowed: tuple[Shape, ...]) -> Request:
         interconnect=spec.interconnect,
         min_gbps=spec.min_gbps,
         drives=tuple(dict.fromkeys(drive.name for drive in spec.drives)),
+        spares=spec.spares,
     )
 
 

@@ -13,6 +13,7 @@ from aiohttp import web
 from astra_agent.errors import InvalidRequest, NoCapacity, NotFound, Unavailable
 from astra_agent.wire import ProbeRequest
 from astra_gang import plan
+from astra_gang.core import SPARE
 from astra_gang.engine import Engine
 from astra_gang.placement import NotPlaceable
 from astra_gang.query import Query
@@ -69,6 +70,7 @@ class Probing:
         items = [
             {"rank": assignment.rank, "name": assignment.machine, "address": addresses[assignment.machine]}
             for assignment in found.assignments
+            if assignment.rank != SPARE
         ]
         return {
             "machines": items, "tier": found.tier, "domain": found.domain, "why": found.why, "min_gbps": spec.min_gbps,

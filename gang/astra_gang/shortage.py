@@ -57,7 +57,7 @@ def shortage(
     """
     where = tier or tiers(request)[-1]
     nearest = _nearest(request, machines, avoid, where, only)
-    wanted = more or nearest.shape.machines
+    wanted = more or nearest.shape.machines + request.spares
     clauses = [
         _needs(request, nearest.shape, wanted, where, only, more=bool(more)),
     ]
@@ -81,7 +81,8 @@ def _nearest(
             request, _tier(shape, tier), only,
         )  # fmt: skip
         for name, members in sorted(found.items(), key=lambda item: rank_order.natural(item[0])):
-            if len(members) * best.shape.machines > len(best.members) * shape.machines:
+            wanted, best_wanted = shape.machines + request.spares, best.shape.machines + request.spares
+            if len(members) * best_wanted > len(best.members) * wanted:
                 best = _Nearest(shape, name, members)
     return best
 
@@ -102,6 +103,8 @@ def _tier(shape: Shape, loosest: Tier) -> Tier:
 def _needs(request: Request, shape: Shape, wanted: int, tier: Tier, only: str | None, *, more: bool) -> str:
     """`needs 4 machines with 8 free GPUs each in one InfiniBand fabric`"""
     machines = f"{wanted} {'more ' if more else ''}{'machine' if wanted == 1 else 'machines'}"
+    if request.spares and not more:
+        machines += f" ({shape.machines} and {request.spares} spare)"
     parts = []
     if shape.gpus:
         parts.append(f"{shape.gpus} free {'GPU' if shape.gpus == 1 else 'GPUs'}")
@@ -146,7 +149,7 @@ def _never(
 ) -> list[str]:
     """Says so when the gang would not fit if nothing else ran: waiting does not help then."""
     able = {other: _able(request, machines, other, tier, only) for other in request.shapes}
-    if any(able[other] >= (wanted if other == shape else other.machines) for other in request.shapes):
+    if any(able[o] >= (wanted if o == shape else o.machines + request.spares) for o in request.shapes):
         return []
     return [f"even if nothing else ran there would be {able[shape] or 'none'}, so waiting does not help"]
 

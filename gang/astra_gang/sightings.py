@@ -44,10 +44,9 @@ def slot_seen(status: SlotStatus) -> SlotSeen:
 
 
 def slots_of(state: RunState) -> Iterator[Slot]:
-    """The slots that workers hold and that are not known to be lost."""
-    for worker in state.workers:
-        if worker.slot is not None and not worker.slot.lost:
-            yield worker.slot
+    """The slots that the run holds, spares among them, and that are not known to be lost."""
+    held = (worker.slot for worker in state.workers if worker.slot is not None)
+    yield from (slot for slot in (*held, *state.spares) if not slot.lost)
 
 
 def watched(state: RunState) -> Iterator[Slot]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from astra_agent import wire
 from astra_gang.clock import Clock
 from astra_gang.core import RunState, Tell
+from astra_gang.sightings import slots_of
 
 LASTS_S = 1.0
 
@@ -66,6 +67,5 @@ class Teller:
 
     def _tell(self, uid: str, sentence: str) -> None:
         state = self._state(uid)
-        for worker in state.workers if state is not None else ():
-            if worker.slot is not None and not worker.slot.lost:
-                self._send(worker.slot.machine, wire.Tell(slot=worker.slot.id, term=self._term, sentence=sentence))
+        for slot in slots_of(state) if state is not None else ():
+            self._send(slot.machine, wire.Tell(slot=slot.id, term=self._term, sentence=sentence))

@@ -69,6 +69,10 @@ def job(run: RunRecord, wall: Wall, absences: Iterable[Absence] = ()) -> Json:
             "domain": state.domain or None,
             "ended_at": _time(state.ended_at, wall),
             "workers": [_worker(state, worker, away) for worker in state.workers],
+            "spares": [
+                {"machine": slot.machine, "state": _OF_PHASE.get(slot.phase, "Stopping"), "detail": slot.detail}
+                for slot in state.spares
+            ],
         },
     }
 

@@ -45,6 +45,13 @@ def test_a_pending_run_says_why_it_waits(api: FakeApi, capsys: pytest.CaptureFix
     assert capsys.readouterr().out.splitlines()[:2] == ["first-gang: Pending", why]
 
 
+def test_spares_stand_below_the_workers(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+    api.job = job()
+    api.job["status"]["spares"] = [{"machine": "m-5", "state": "ReadyToStart", "detail": ""}]
+    assert invoke(["status", "first-gang"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].split()[:5] == ["-", "a", "spare", "m-5", "ReadyToStart"]
+
+
 @pytest.mark.parametrize(
     ("words", "path"),
     [

@@ -126,6 +126,30 @@ def test_past_the_limit_the_worker_is_stopped_by_its_own_agent_before_another_ta
     complete(gangs, "cut", diary, attempts=gangs.ranks("cut")["attempts"])
 
 
+def test_a_spare_takes_the_rank_of_a_lost_machine_and_nothing_is_placed_for_it(gangs: Gangs) -> None:
+    diary = gangs.submit("spared", 3, spares=1)
+    diary.let_go()
+    gangs.running("spared", diary)
+    (spare,) = gangs.status("spared")["spares"]
+    assert spare["state"] == "ReadyToStart"
+    lost = gangs.ranks("spared")["items"][1]["machine"]
+    assert {lost, spare["machine"]} <= set(gangs.machines())
+    gangs.link(lost, up=False)
+    try:
+        gangs.running("spared", diary, attempt=1)
+        assert gangs.ranks("spared")["items"][1]["machine"] == spare["machine"]
+        assert gangs.status("spared")["spares"] == []
+        said = gangs.sentences("spared")
+        assert f"spared-1 takes the spare on {spare['machine']}" in said
+        assert len([sentence for sentence in said if sentence.startswith("Placed:")]) == 1
+        told = gangs.cluster.astra("exec", "spared", "1", "--", "sh", "-c", "hostname; getent hosts spared-1")
+        assert told.split()[0] == "spared-1"
+        assert told.split()[1] == gangs.ranks("spared")["items"][1]["address"]
+    finally:
+        gangs.link(lost, up=True)
+    complete(gangs, "spared", diary, attempts=[0, 1])
+
+
 def test_the_cluster_is_stopped_and_started_with_a_run_in_the_middle(gangs: Gangs) -> None:
     diary = begin(gangs, "middle", machines=4)
     gangs.cluster.astra("dev", "stop")

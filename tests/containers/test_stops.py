@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,7 +53,7 @@ def _nothing_runs_on(gangs: Gangs) -> Iterator[None]:
     gangs.stop_all()
 
 
-def begin(gangs: Gangs, run: str, form: str, checkpoint_s: float = 1, **template: object) -> Diary:
+def begin(gangs: Gangs, run: str, form: str, checkpoint_s: float = 1, **template: Any) -> Diary:
     program, *args = FORMS[form]
     env = {"DIARY": f"/{DRIVE}/{run}", "CHECKPOINT_SECONDS": f"{checkpoint_s:g}"}
     diary = gangs.submit(run, machines=2, command=program, args=args, env=env, **template)

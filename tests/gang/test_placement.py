@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from astra_gang.core import SPARE
 from astra_gang.engine import Machine
 from astra_gang.fit import TIERS, Request, Tier, domain, fits, nearness, tiers, usable
 from astra_gang.placement import NotPlaceable, Placement, Within, place, replace
@@ -415,3 +416,34 @@ def test_a_machine_that_fits_lacks_nothing(asked: Request, cluster: list[Machine
                 usable(m, asked.drives, ()) and fits(m, asked.shapes[0]) and domain(m, tier, asked.min_gbps) is not None
             )
             assert (nearness(m, asked, asked.shapes[0], tier, ()) is None) == fit
+
+
+# Spares ---------------------------------------------------------------------------------------------------------------
+
+
+def test_spares_are_in_the_same_domain_as_the_workers_and_behind_them() -> None:
+    found = placed(request(2, spares=1), TWO_FABRICS)
+    assert where(found) == ("infiniband", "ib-a", ["m-1", "m-2", "m-3"])
+    assert [assignment.rank for assignment in found.assignments] == [0, 1, SPARE]
+    assert [len(assignment.gpus) for assignment in found.assignments] == [8, 8, 8]
+    assert found.why.startswith("2 machines and 1 spare with 8 GPUs each in InfiniBand fabric ib-a")
+
+
+def test_all_workers_and_spares_or_none() -> None:
+    sentence = refused(request(3, interconnect="infiniband", spares=1), TWO_FABRICS)
+    assert sentence == (
+        "Gang cannot be placed whole: needs 4 machines (3 and 1 spare) with 8 free GPUs each in one InfiniBand fabric; "
+        "the best, ib-a, has 3 (m-1, m-2, m-3); 1 more would do; "
+        "even if nothing else ran there would be 3, so waiting does not help"
+    )
+
+
+def test_a_run_with_spares_is_on_several_machines_even_where_one_would_do() -> None:
+    open_shape = Request((Shape(1, 8, 0, 0), Shape(2, 4, 0, 0)), spares=1)
+    assert where(placed(open_shape, TWO_FABRICS)) == ("infiniband", "ib-a", ["m-1", "m-2", "m-3"])
+
+
+def test_whoever_replaces_a_worker_brings_no_spares() -> None:
+    found = replace(request(2, spares=1), TWO_FABRICS, ranks=(1,), keep=("m-1",), within=Within("infiniband", "ib-a"))
+    assert isinstance(found, Placement)
+    assert [assignment.rank for assignment in found.assignments] == [1]

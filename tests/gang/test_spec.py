@@ -158,6 +158,25 @@ def test_a_preflight_is_wanted_or_not(given: bool | None, expected: bool) -> Non
     assert as_document(spec)["spec"].get("preflight") is given
 
 
+def test_spares_are_for_gangs_of_several_machines() -> None:
+    spec = parse(document(spec={"start": "Gang", "spares": 2}, requested_resources={"machines": 4}))
+    assert (spec.spares, policy(spec, Policy()).spares) == (2, 2)
+    for start, resources in (("Gang", {"machines": 1}), ("Independent", {})):
+        assert refusal(document(spec={"start": start, "spares": 2}, requested_resources=resources)) == (
+            "spec.spares",
+            "spec.spares is 2: spares are for a gang of several machines, so leave it out or set start: Gang and "
+            "machines",
+        )
+
+
+def test_a_run_with_spares_has_a_name_that_leaves_room_for_theirs() -> None:
+    gang = {"requested_resources": {"machines": 4}}
+    assert parse(document("a" * 61, spec={"start": "Gang"}, **gang)).name == "a" * 61
+    field, sentence = refusal(document("a" * 61, spec={"start": "Gang", "spares": 1}, **gang))
+    assert field == "metadata.name"
+    assert sentence.endswith("a worker's name has -spare behind it and at most 63 in all, so 57 would do")
+
+
 def test_a_preflight_is_true_or_false() -> None:
     assert refusal(document(spec={"preflight": "yes"})) == (
         "spec.preflight",
@@ -325,11 +344,6 @@ def test_a_refusal_names_the_field_the_value_and_what_would_be_right(
             "use task_template, with machines for how many workers",
         ),
         (
-            document(spec={"spares": 1}),
-            "spec.spares",
-            "spec.spares: spare workers are not available yet: leave it out, a lost machine is replaced by a free one",
-        ),
-        (
             document(health_check={"port": 80}),
             f"{T}.health_check",
             f"{T}.health_check: health checks are not available yet: leave it out",
@@ -340,9 +354,9 @@ def test_what_is_not_there_yet_is_refused_by_name(given: object, field: str, sen
     assert refusal(given) == (field, sentence)
 
 
-@pytest.mark.parametrize("name", ["leader_group", "complete_with", "spares", "segment"])
+@pytest.mark.parametrize("name", ["leader_group", "complete_with", "segment"])
 def test_no_field_that_nothing_serves_is_taken_in_silence(name: str) -> None:
-    value = {"leader_group": "a", "complete_with": "a", "spares": 1, "segment": 4}[name]
+    value = {"leader_group": "a", "complete_with": "a", "segment": 4}[name]
     field, sentence = refusal(document(spec={name: value}))
     assert field == f"spec.{name}"
     assert "not available yet" in sentence

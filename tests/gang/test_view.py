@@ -92,6 +92,14 @@ def test_every_worker_has_its_word_and_says_what_it_is_doing(state: RunState, wo
     assert (worker["state"], worker["detail"]) == (word, detail)
 
 
+def test_spares_are_shown_with_what_they_are_doing() -> None:
+    spares = (Slot("r-2", "m3", phase="ready"), Slot("r-3", "m4", phase="preparing", detail="Pulling busybox: 40 %"))
+    assert shown(replace(record().state, spares=spares))["spares"] == [
+        {"machine": "m3", "state": "ReadyToStart", "detail": ""},
+        {"machine": "m4", "state": "Preparing", "detail": "Pulling busybox: 40 %"},
+    ]
+
+
 def test_a_worker_that_was_stopped_has_not_failed() -> None:
     state = record_attempt(with_slot("ready", AttemptSeen(0, "exited", code=143)), 1.0)
     for closed_at, ended_at, word in ((2.0, 2.0, "Failed"), (2.0, 2.1, "Stopped"), (None, 2.0, "Failed")):

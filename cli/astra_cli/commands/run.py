@@ -42,6 +42,7 @@ REFUSED = 2
 @click.option(
     "--preflight", is_flag=True, default=None, help="Prove the network between the machines before any program starts."
 )
+@click.option("--spares", type=int, metavar="N", help="Machines that are held for those that fail.")
 @click.option("--follow", "following", is_flag=True, help="Show progress and rank 0's log; exit as the run does.")
 @talks
 def run(invocation: Invocation, /, words: tuple[str, ...], following: bool, **flags: Any) -> int:

@@ -27,6 +27,7 @@ from astra_gang.core.events import (
     Tick,
 )
 from astra_gang.core.state import (
+    SPARE,
     Assignment,
     Attempt,
     AttemptSeen,
@@ -46,6 +47,7 @@ from astra_gang.core.step import deadline, outstanding, step
 from astra_gang.core.verdict import earned_back
 
 __all__ = [
+    "SPARE",
     "Arm",
     "Assignment",
     "Attempt",

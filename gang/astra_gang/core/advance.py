@@ -14,7 +14,15 @@ from astra_gang.core.barrier import assembling, broken, mark_failed
 from astra_gang.core.decisions import Decision, Tell
 from astra_gang.core.slots import any_alive, has_completed, has_started, is_usable, may_run
 from astra_gang.core.state import Outcome, Phase, RunState
-from astra_gang.core.transitions import Moved, ask_for_machines, end, let_go, members_of, requeue
+from astra_gang.core.transitions import (
+    Moved,
+    ask_for_machines,
+    end,
+    let_go,
+    let_spares_go,
+    members_of,
+    requeue,
+)
 from astra_gang.core.verdict import bystanders, judge, over_limit
 
 _REQUEUED_RETRY_S = 1.0
@@ -23,7 +31,8 @@ _REQUEUED_RETRY_S = 1.0
 def advance(state: RunState, now: float) -> Moved:
     """Move through the phases as far as the facts allow."""
     said: list[Decision] = []
-    state = _forget_gone(state)
+    state, more = _drop_spares(_forget_gone(state), now)
+    said += more
     while True:
         moved, more = _PHASES[state.phase](state, now)
         said += more
@@ -35,6 +44,19 @@ def advance(state: RunState, now: float) -> Moved:
 def _forget_gone(state: RunState) -> RunState:
     """Slots that the engine has taken back and in which nothing can run any more."""
     return replace(state, leaving=tuple(slot for slot in state.leaving if not slot.accepted or may_run(slot)))
+
+
+def _drop_spares(state: RunState, now: float) -> Moved:
+    """Those that could take over no rank any more. Nothing else is decided by that."""
+    if state.phase is Phase.RESERVING:  # its engine may be putting them
+        return state, []
+    gone = tuple(slot for slot in state.spares if not is_usable(slot))
+    said: list[Decision] = []
+    for slot in gone:
+        sentence = sentences.spare_gone(slot)
+        said.append(Tell(sentence, attempt=state.attempt, level="warning"))
+        state = let_spares_go(state, (slot,), sentence, now)
+    return state, said
 
 
 def _pending(state: RunState, now: float) -> Moved:

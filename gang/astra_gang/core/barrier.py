@@ -88,7 +88,8 @@ def broken(state: RunState, now: float) -> Moved | None:
         unusable |= failed
     told = first.slot is not None and (_is_nobodys_fault(first) or first.slot.stuck is not None)
     said: list[Decision] = [] if told else [Tell(why, rank=first.rank, level="warning", slots="at once")]
-    return replace_slots(state, unusable, why, now), said
+    state, moved = replace_slots(state, unusable, why, now)
+    return state, [*said, *moved]
 
 
 def _failed_to_start(state: RunState, worker: Worker) -> bool:
@@ -136,10 +137,10 @@ def _reserve_late(state: RunState, now: float) -> Moved | None:
     if due is None or now < due:
         return None
     ranks = {assignment.rank for assignment in state.assignments}
-    state = replace_slots(
+    state, moved = replace_slots(
         replace(state, assignments=(), faults=state.faults + 1), ranks, "it did not take its slot in time", now
     )
-    return state, [Tell("A replacement machine did not take its slot in time", level="warning")]
+    return state, [Tell("A replacement machine did not take its slot in time", level="warning"), *moved]
 
 
 def _not_returned(state: RunState, now: float) -> Moved | None:
@@ -175,10 +176,11 @@ def _late(state: RunState, now: float) -> Moved | None:
     if state.late_swapped or not late:
         return requeue(state, sentences.BARRIER_TIMED_OUT, now)
     names = ", ".join(state.workers[rank].name for rank in sorted(late))
-    state = replace(replace_slots(state, late, sentences.BARRIER_TIMED_OUT, now), late_swapped=True, phase_since=now)
+    state, moved = replace_slots(state, late, sentences.BARRIER_TIMED_OUT, now)
+    state = replace(state, late_swapped=True, phase_since=now)
     return state, [
-        Tell(f"{names} did not arrive at the gang barrier in time: another machine is tried", level="warning")
-    ]
+        Tell(f"{names} did not arrive at the gang barrier in time: another machine is tried", level="warning"), *moved,
+    ]  # fmt: skip
 
 
 def _record(state: RunState, now: float) -> Moved | None:

@@ -14,14 +14,16 @@ class Place:
     Find machines for *ranks*: whole, or none. Answered by `Placed` or `NotPlaced` with the same *reservation*.
 
     Attributes:
-        keep: Machines that the other workers hold: the new ones belong to the same domain.
+        keep: Machines that the run holds: the new ones belong to the same domain.
         avoid: Machines that must not be chosen.
+        spares: How many machines more, as whole as the rest.
     """
 
     reservation: int
     ranks: tuple[int, ...]
     keep: tuple[str, ...]
     avoid: tuple[str, ...]
+    spares: int = 0
 
 
 @dataclass(frozen=True, slots=True)

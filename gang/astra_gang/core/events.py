@@ -10,8 +10,8 @@ from astra_gang.core.state import Assignment, AttemptSeen
 @dataclass(frozen=True, slots=True)
 class Placed:
     """
-    The answer to `Place`: a machine for every rank that was asked for. For a pending run whose spec leaves its shape
-    open there may be more or fewer, from rank 0 on.
+    The answer to `Place`: a machine for every rank and every spare that was asked for. For a pending run whose spec
+    leaves its shape open there may be more or fewer ranks, from 0 on.
 
     Attributes:
         channel: The run's IMEX channel, in an NVLink domain.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from astra_gang.core.decisions import Arm, Decision, GiveBack, Place, Prove, Reserve, Start, Stop
 from astra_gang.core.proof import is_proving
 from astra_gang.core.slots import any_alive, attempt_in, is_armed, is_usable, old_alive
-from astra_gang.core.state import Phase, RunState, Slot, Worker
+from astra_gang.core.state import Outcome, Phase, RunState, Slot, Worker
 
 
 def outstanding(state: RunState) -> tuple[Decision, ...]:
@@ -25,18 +25,21 @@ def outstanding(state: RunState) -> tuple[Decision, ...]:
         if worker.slot is not None and not worker.slot.lost:
             wanted += _for_slot(state, worker, worker.slot)
     wanted += [
-        GiveBack(slot.id, slot.machine, _code(slot), slot.leaving_why) for slot in state.leaving if not slot.accepted
+        GiveBack(slot.id, slot.machine, _code(state, slot), slot.leaving_why)
+        for slot in state.leaving
+        if not slot.accepted
     ]
     return tuple(wanted)
 
 
 def _place(state: RunState) -> Place:
-    held = tuple(sorted({w.slot.machine for w in state.workers if w.slot is not None}))
+    held = {w.slot.machine for w in state.workers if w.slot is not None} | {slot.machine for slot in state.spares}
     return Place(
         reservation=state.reservation,
         ranks=tuple(worker.rank for worker in state.workers if worker.slot is None),
-        keep=held,
+        keep=tuple(sorted(held)),
         avoid=tuple(sorted(machine for machine, _ in state.avoid)),
+        spares=0 if held else state.policy.spares,
     )
 
 
@@ -58,7 +61,12 @@ def _for_slot(state: RunState, worker: Worker, slot: Slot) -> list[Decision]:
     return wanted
 
 
-def _code(slot: Slot) -> int:
-    """How the slot's newest attempt ended; 143, as after SIGTERM, for one that never had any or ended unseen."""
+def _code(state: RunState, slot: Slot) -> int:
+    """
+    How the slot's newest attempt ended; 143, as after SIGTERM, for one that never had any or ended unseen. A spare that
+    was not needed has done what it was there for.
+    """
+    if not slot.attempts and state.outcome is Outcome.COMPLETED:
+        return 0
     newest = slot.attempts[-1].code if slot.attempts else None
     return 143 if newest is None else newest

@@ -75,4 +75,5 @@ def swap(state: RunState, now: float) -> Moved | None:
         Tell(proof.sentence, attempt=state.attempt, level="warning", slots="at once"),
         *(Tell(sentences.swaps(w, m), rank=w.rank, attempt=w.attempt, level="warning") for w, m in blamed),
     ]
-    return replace_slots(state, {worker.rank for worker, _ in blamed}, proof.sentence, now), said
+    state, moved = replace_slots(state, {worker.rank for worker, _ in blamed}, proof.sentence, now)
+    return state, [*said, *moved]

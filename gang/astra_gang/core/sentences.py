@@ -38,6 +38,15 @@ def swaps(worker: Worker, machine: str) -> str:
     return f"{worker.name} leaves {machine}: another machine is tried"
 
 
+def takes_spare(worker: Worker, slot: Slot) -> str:
+    return f"{worker.name} takes the spare on {slot.machine}"
+
+
+def spare_gone(slot: Slot) -> str:
+    why = "its machine is lost" if slot.lost else slot.withdrawn or slot.stuck or slot.detail or "it has ended"
+    return f"The spare on {slot.machine} is given up: {why}"
+
+
 def unproved(state: RunState) -> str:
     names = ", ".join(state.workers[rank].name for rank in state.members)
     return f"{names} starts without a proof of the network: the other workers run"

@@ -146,21 +146,23 @@ def is_ready(worker: Worker) -> bool:
 
 
 def update_slot(state: RunState, slot: Slot) -> RunState:
-    """The state with this slot in the place of the one with its ID, held or leaving."""
+    """The state with this slot in the place of the one with its ID, wherever it is."""
     return replace(
         state,
         workers=tuple(
             replace(w, slot=slot) if w.slot is not None and w.slot.id == slot.id else w for w in state.workers
         ),
+        spares=tuple(slot if spare.id == slot.id else spare for spare in state.spares),
         leaving=tuple(slot if left.id == slot.id else left for left in state.leaving),
     )
 
 
 def find_slot(state: RunState, slot_id: str) -> Slot | None:
+    """Held by a worker, spare, or leaving."""
     for worker in state.workers:
         if worker.slot is not None and worker.slot.id == slot_id:
             return worker.slot
-    return next((left for left in state.leaving if left.id == slot_id), None)
+    return next((slot for slot in (*state.spares, *state.leaving) if slot.id == slot_id), None)
 
 
 def update_worker(state: RunState, worker: Worker) -> RunState:

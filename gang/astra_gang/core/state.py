@@ -57,6 +57,8 @@ class Policy:
     on_failure: OnFailure = OnFailure.RESTART_JOB
     time_limit_s: float | None = None
     """For a worker's running time in one attempt."""
+    spares: int = 0
+    """Slots beside the workers', prepared and waiting, each to take over the rank of one whose machine fails."""
     preflight: bool = False
     """The network between the machines is proved in the barrier: of the first attempt, and after every swap."""
     stop_grace_s: float = 30.0
@@ -201,12 +203,17 @@ class Proof:
     blamed: tuple[str, ...] = ()
 
 
+SPARE = -1
+"""In the place of a rank: of a machine that no worker has yet."""
+
+
 @dataclass(frozen=True, slots=True)
 class Assignment:
     """
-    One worker's machine and GPUs in a placement.
+    One worker's machine and GPUs in a placement, or a spare's.
 
     Attributes:
+        rank: The worker's, or `SPARE`.
         slot: Set by the core, a new one for each assignment; given where the slot is there already.
         ref: What the engine calls a slot that is there already.
     """
@@ -253,6 +260,8 @@ class RunState:
     """The run's IMEX channel in `channel_domain`; its own until it has another one or has ended."""
     channel_domain: str = ""
     """The NVLink domain that it was last placed in: something of it may run there after it is given back."""
+    spares: tuple[Slot, ...] = ()
+    """Slots that are held for workers whose own fail; no attempt is armed in them."""
     next_slot: int = 0
     leaving: tuple[Slot, ...] = ()
     """Slots that are being given back, or in which something may still run."""

@@ -34,7 +34,7 @@ from astra_gang.core.outstanding import outstanding
 from astra_gang.core.proof import why_left_out
 from astra_gang.core.record import note_progress
 from astra_gang.core.slots import attempt_in, find_slot, gone_for_now, has_completed, is_returning, merge, update_slot
-from astra_gang.core.state import Assignment, Outcome, Phase, RunState, Slot, Worker
+from astra_gang.core.state import SPARE, Assignment, Outcome, Phase, RunState, Slot, Worker
 from astra_gang.core.timing import deadline
 from astra_gang.core.transitions import end, requeue
 
@@ -67,21 +67,25 @@ def _placed(state: RunState, event: Placed, now: float) -> Absorbed:
     if not state.wants_place or event.reservation != state.reservation:
         return _ignore(state, f"a placement for reservation {event.reservation}; {state.reservation} is current")
     if all(worker.slot is None for worker in state.workers):
-        state = _with_workers(state, len(event.assignments))
+        state = _with_workers(state, sum(assignment.rank != SPARE for assignment in event.assignments))
         state = replace(state, tier=event.tier, domain=event.domain)
         if event.tier == "nvlink":
             state = replace(state, channel=event.channel, channel_domain=event.domain)
     assignments = tuple(
         replace(assignment, slot=assignment.slot or _slot_id(state, state.next_slot + i))
-        for i, assignment in enumerate(sorted(event.assignments, key=lambda a: a.rank))
+        for i, assignment in enumerate(sorted(event.assignments, key=lambda a: (a.rank == SPARE, a.rank)))
     )
-    workers = list(state.workers)
+    workers, spares = list(state.workers), list(state.spares)
     for assignment in assignments:
         slot = Slot(assignment.slot, assignment.machine, assignment.gpus, asked_at=now)
-        workers[assignment.rank] = replace(workers[assignment.rank], slot=slot)
+        if assignment.rank == SPARE:
+            spares.append(slot)
+        else:
+            workers[assignment.rank] = replace(workers[assignment.rank], slot=slot)
     state = replace(
         state,
         workers=tuple(workers),
+        spares=tuple(spares),
         assignments=assignments,
         next_slot=state.next_slot + len(assignments),
         wants_place=False,
@@ -209,7 +213,8 @@ def _machine_lost(state: RunState, event: MachineLost, now: float) -> Absorbed:
     said: list[Decision] = [
         Tell(sentences.down(w, event.machine), rank=w.rank, attempt=w.attempt, level="warning") for w in hit
     ]
-    return replace(state, workers=workers, leaving=tuple(mark(slot) for slot in state.leaving)), said
+    spares, leaving = (tuple(map(mark, slots)) for slots in (state.spares, state.leaving))
+    return replace(state, workers=workers, spares=spares, leaving=leaving), said
 
 
 def _machine_withdrawn(state: RunState, event: MachineWithdrawn, now: float) -> Absorbed:
@@ -222,7 +227,8 @@ def _machine_withdrawn(state: RunState, event: MachineWithdrawn, now: float) -> 
             workers[worker.rank] = replace(worker, slot=slot)
             sentence = sentences.leaves(worker, slot)
             said.append(Tell(sentence, rank=worker.rank, attempt=worker.attempt, level="warning"))
-    return replace(state, workers=tuple(workers)), said
+    spares = tuple(replace(s, withdrawn=event.why) if s.machine == event.machine else s for s in state.spares)
+    return replace(state, workers=tuple(workers), spares=spares), said
 
 
 def _given_back(state: RunState, event: GivenBack, now: float) -> Absorbed:

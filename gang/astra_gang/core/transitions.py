@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from astra_gang.core import sentences
 from astra_gang.core.decisions import Decision, Tell
 from astra_gang.core.record import close_attempt
+from astra_gang.core.slots import is_usable
 from astra_gang.core.state import Outcome, Phase, RunState, Slot, Worker
 
 Moved = tuple[RunState, list[Decision]]
@@ -13,7 +15,7 @@ Moved = tuple[RunState, list[Decision]]
 
 def end(state: RunState, outcome: Outcome, reason: str, now: float, *, refused: bool = False) -> Moved:
     """Stop and give back everything; the run then ends with *outcome*."""
-    state = close_attempt(state, state.attempt, reason, now)
+    state = let_spares_go(close_attempt(state, state.attempt, reason, now), state.spares, reason, now)
     level = "error" if outcome is Outcome.FAILED else "info"
     state = replace(
         state,
@@ -33,6 +35,7 @@ def requeue(state: RunState, reason: str, now: float) -> Moved:
     """Give every machine back, then wait in the queue again (rule 2): nothing is kept while the rest is missing."""
     state = close_attempt(state, state.attempt, reason, now) if state.recorded else state
     number = state.attempt + 1 if state.recorded else state.attempt
+    state = let_spares_go(state, state.spares, reason, now)
     leaving = (*state.leaving, *let_go(state, {w.rank for w in state.workers}, reason, now))
     state = replace(
         state,
@@ -78,19 +81,37 @@ def let_go(state: RunState, ranks: set[int], why: str, now: float) -> tuple[Slot
     return tuple(replace(slot, leaving_why=why, left_at=now) for slot in held)
 
 
-def replace_slots(state: RunState, ranks: set[int], why: str, now: float) -> RunState:
-    """Let go of these workers' slots; machines that failed (rather than got lost) are left out for a while."""
+def let_spares_go(state: RunState, spares: tuple[Slot, ...], why: str, now: float) -> RunState:
+    gone = tuple(replace(slot, leaving_why=why, left_at=now) for slot in spares)
+    kept = tuple(slot for slot in state.spares if slot not in spares)
+    return replace(state, spares=kept, leaving=(*state.leaving, *gone))
+
+
+def replace_slots(state: RunState, ranks: set[int], why: str, now: float) -> Moved:
+    """
+    Let go of these workers' slots; machines that failed (rather than got lost) are left out for a while. Spares that
+    are prepared take over, whom there is none for has no slot.
+    """
     gone = let_go(state, ranks, why, now)
     until = now + state.policy.avoid_s
     avoid = dict(state.avoid) | {slot.machine: until for slot in gone if not slot.lost and not slot.withdrawn}
-    return replace(
+    prepared = [slot for slot in state.spares if is_usable(slot) and slot.phase == "ready"]
+    taken = dict(zip(sorted(ranks), prepared, strict=False))
+    said: list[Decision] = [
+        Tell(sentences.takes_spare(worker, taken[worker.rank]), rank=worker.rank, attempt=worker.attempt)
+        for worker in state.workers
+        if worker.rank in taken
+    ]
+    state = replace(
         state,
-        workers=tuple(replace(w, slot=None) if w.rank in ranks else w for w in state.workers),
+        workers=tuple(replace(w, slot=taken.get(w.rank)) if w.rank in ranks else w for w in state.workers),
+        spares=tuple(slot for slot in state.spares if slot not in taken.values()),
         leaving=(*state.leaving, *gone),
         avoid=tuple(sorted(avoid.items())),
         # An answer that is on its way was for fewer workers.
         reservation=state.reservation + 1 if state.wants_place else state.reservation,
     )
+    return state, said
 
 
 def ask_for_machines(state: RunState, now: float) -> RunState:

@@ -19,8 +19,9 @@ from astra_gang.shape import Resources, most_workers
 from astra_gang.spec import rules
 from astra_gang.spec.document import MACHINES_MAX, Document, RequestedResources, RunSpec, TaskTemplate
 from astra_gang.spec.refusal import refusal
+from astra_gang.spec.rules import SPARE_SUFFIX
 
-__all__ = ["Spec", "as_document", "parse", "policy"]
+__all__ = ["SPARE_SUFFIX", "Spec", "as_document", "parse", "policy"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ class Spec:
         interconnect: The loosest tier between workers that will do (`nvlink`, `infiniband`, `rdma`), or None for any.
         min_gbps: What a port must reach at least, or 0.
         preflight: The network between its machines is proved before any program starts.
+        spares: Slots beside the workers', each to take over the rank of one whose machine fails.
         document: The run as it was submitted, with defaults.
     """
 
@@ -53,6 +55,7 @@ class Spec:
     min_gbps: float
     document: Document
     preflight: bool = False
+    spares: int = 0
 
 
 def parse(document: object) -> Spec:
@@ -87,6 +90,7 @@ def policy(spec: Spec, settings: Policy) -> Policy:
         on_failure=spec.on_failure,
         time_limit_s=spec.time_limit_s,
         preflight=spec.preflight,
+        spares=spec.spares,
     )
 
 
@@ -126,6 +130,7 @@ def _spec(document: Document, template: TaskTemplate, resources: Resources, mach
         min_gbps=network.min_gbps or 0.0,
         document=document,
         preflight=bool(run.preflight),
+        spares=run.spares or 0,
     )
 
 

@@ -179,7 +179,13 @@ class RunSpec(Part):
     preflight: bool | None = Field(
         None, description="true, to have the network between the machines proved before any program starts, or false"
     )
-    spares: int | None = Field(None, ge=0, le=MACHINES_MAX, description="a whole number from 0")
+    spares: int | None = Field(
+        None,
+        ge=0,
+        le=MACHINES_MAX,
+        description="a whole number from 0, 0 by default: slots beside the workers', each to take over from one whose "
+        "machine fails",
+    )
     segment: int | None = Field(None, ge=1, le=MACHINES_MAX, description="a whole number from 1")
 
 

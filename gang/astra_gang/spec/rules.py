@@ -16,6 +16,8 @@ from astra_gang.spec.refusal import show
 
 NAME_MAX = 63
 """Of a DNS label (RFC 1035): the longest worker's name."""
+SPARE_SUFFIX = "-spare"
+"""Behind a run's name: what a slot is called that no worker has yet."""
 STRING_MAX = 131071
 """Bytes of one argument or variable: Linux refuses to start a program with a longer one (MAX_ARG_STRLEN)."""
 STRINGS_MAX = 1_000_000
@@ -34,7 +36,6 @@ NOT_YET = {
     "task_groups": "worker groups are not available yet: use task_template, with machines for how many workers",
     "leader_group": "worker groups are not available yet: leave it out, rank 0 is the leader",
     "complete_with": "worker groups are not available yet: leave it out, the run ends when its workers have ended",
-    "spares": "spare workers are not available yet: leave it out, a lost machine is replaced by a free one",
     "segment": "segments are not available yet: leave it out, ranks follow the fabric by themselves",
 }
 """Fields of `spec` that the models know and that nothing serves so far."""
@@ -51,8 +52,9 @@ def check(document: Document, most_workers: int) -> None:
     check_available(spec)
     if spec.task_template is None:
         raise InvalidRequest(f'{_TEMPLATE} is missing: give an object with an "image"', field=_TEMPLATE)
-    check_name(document.metadata.name, most_workers)
+    check_name(document.metadata.name, most_workers, spec.spares or 0)
     check_start(spec, most_workers)
+    check_spares(spec, most_workers)
     check_program(spec.task_template)
     check_env(spec.task_template.env)
     check_mounts(spec.task_template.datavolume_refs)
@@ -67,11 +69,11 @@ def check_available(spec: RunSpec) -> None:
         raise InvalidRequest(f"{field}: health checks are not available yet: leave it out", field=field)
 
 
-def check_name(name: str, most_workers: int) -> None:
+def check_name(name: str, most_workers: int, spares: int) -> None:
     field = "metadata.name"
     if not _LABEL.fullmatch(name):
         raise InvalidRequest(f"{field} is {show(name)}: a run's name is {_LABEL_RULE}, such as llama-sft", field=field)
-    suffix = f"-{most_workers - 1}"
+    suffix = max(f"-{most_workers - 1}", SPARE_SUFFIX if spares else "", key=len)
     if len(name) + len(suffix) > NAME_MAX:
         raise InvalidRequest(
             f"{field} is {show(name)}, {len(name)} characters: a worker's name has {suffix} behind it and at most "
@@ -98,6 +100,16 @@ def check_start(spec: RunSpec, most_workers: int) -> None:
         raise InvalidRequest(
             f"{field} is {spec.min_available}: the run has {most_workers} worker, so at most {most_workers} would do",
             field=field,
+        )
+
+
+def check_spares(spec: RunSpec, most_workers: int) -> None:
+    """A run of one worker is placed anew as fast as a spare would take over, and needs no second machine for it."""
+    if spec.spares and (spec.start != "Gang" or most_workers < 2):
+        raise InvalidRequest(
+            f"spec.spares is {spec.spares}: spares are for a gang of several machines, so leave it out or set "
+            "start: Gang and machines",
+            field="spec.spares",
         )
 
 

@@ -1,7 +1,7 @@
 """
 Scripts that read as stories: a command on each line, and under it, behind `> `, exactly what the core answers.
 
-Commands (ranks are numbers; `*` is all of them):
+Commands (ranks are numbers, behind them come the spares; `*` is all ranks):
 
     submit NAME WORKERS [field=value ...]   fields of `Policy`
     placed M ... | not-placed SENTENCE | reserved | not-reserved SENTENCE
@@ -23,6 +23,7 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 
 from astra_gang.core import (
+    SPARE,
     Arm,
     Assignment,
     AttemptSeen,
@@ -109,7 +110,7 @@ class Story:
                 else value == "true"
                 if field == "preflight"
                 else int(value)
-                if field in ("budget", "faults_limit")
+                if field in ("budget", "faults_limit", "spares")
                 else float(value)
             )
         workers = tuple(Worker(rank, f"{name}-{rank}") for rank in range(int(count)))
@@ -146,7 +147,8 @@ class Story:
         number = self.run.reservation
         match command, words:
             case "placed", machines:
-                ranks = next(d.ranks for d in outstanding(self.run) if isinstance(d, Place))
+                asked = next(d for d in outstanding(self.run) if isinstance(d, Place))
+                ranks = (*asked.ranks, *(SPARE,) * asked.spares)
                 chosen = tuple(Assignment(rank, machine) for rank, machine in zip(ranks, machines, strict=True))
                 return [Placed(number, chosen, "ethernet", "lan", f"{len(machines)} machines on lan")]
             case "not-placed", [sentence]:
@@ -187,7 +189,9 @@ class Story:
         return [self._report(int(words[0]), command, words[1:])]
 
     def _report(self, rank: int, command: str, words: list[str]) -> SlotSeen:
-        slot, attempt = self._slot(rank), self.run.workers[rank].attempt
+        slot, attempt = self._slot(rank), self.run.attempt
+        if rank < len(self.run.workers):
+            attempt = self.run.workers[rank].attempt
         seen = self.seen.get(slot, SlotSeen(slot, 0, "preparing", incarnation="1"))
         seen = replace(seen, rev=seen.rev + 1, detail="", fault=None)
         match command, words:
@@ -216,7 +220,8 @@ class Story:
         return seen
 
     def _slot(self, rank: int) -> str:
-        slot = self.run.workers[rank].slot
+        held = [*(worker.slot for worker in self.run.workers), *self.run.spares]
+        slot = held[rank]
         assert slot is not None, f"worker {rank} has no slot"
         return slot.id
 
@@ -253,9 +258,11 @@ def _show(decision: Decision) -> str:
         case Place():
             extra = f" keep {' '.join(decision.keep)}" if decision.keep else ""
             extra += f" avoid {' '.join(decision.avoid)}" if decision.avoid else ""
+            extra += f" spares {decision.spares}" if decision.spares else ""
             return f"place {' '.join(map(str, decision.ranks))}{extra}"
         case Reserve():
-            return "reserve " + " ".join(f"{a.rank}:{a.machine}" for a in decision.assignments)
+            held = (f"{'spare' if a.rank == SPARE else a.rank}:{a.machine}" for a in decision.assignments)
+            return "reserve " + " ".join(held)
         case Prove():
             return f"prove {' '.join(decision.machines)}"
         case Arm():

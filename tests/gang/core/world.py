@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from astra_gang.core import (
+    SPARE,
     Arm,
     Assignment,
     AttemptSeen,
@@ -250,12 +251,13 @@ class World:
             if m.up and m.name not in taken and m.name not in decision.avoid and m.name not in decision.keep
             and not any(slot.stuck for slot in m.slots.values())
         ]  # fmt: skip
-        if len(free) < len(decision.ranks):
-            reason = f"Gang cannot be placed whole: needs {len(decision.ranks)} machines, {len(free)} are free"
+        ranks = (*decision.ranks, *(SPARE,) * decision.spares)
+        if len(free) < len(ranks):
+            reason = f"Gang cannot be placed whole: needs {len(ranks)} machines, {len(free)} are free"
             self.feed(uid, NotPlaced(decision.reservation, reason))
             return
-        chosen = self.random.sample(free, len(decision.ranks))
-        assignments = tuple(Assignment(rank, name) for rank, name in zip(decision.ranks, chosen, strict=True))
+        chosen = self.random.sample(free, len(ranks))
+        assignments = tuple(Assignment(rank, name) for rank, name in zip(ranks, chosen, strict=True))
         self.feed(uid, Placed(decision.reservation, assignments, "ethernet", "net", f"{len(chosen)} machines"))
 
     def _reserve(self, uid: str, decision: Reserve) -> None:
@@ -375,8 +377,7 @@ class World:
         for slot in machine.slots.values():
             self._report(machine, slot)
         for uid, state in list(self.stored.items()):
-            for worker in state.workers:
-                slot_held = worker.slot
+            for slot_held in (*(worker.slot for worker in state.workers), *state.spares):
                 if slot_held is None or slot_held.machine != machine.name or slot_held.id in machine.slots:
                     continue
                 if not any(a.slot == slot_held.id for a in state.assignments):
@@ -412,6 +413,7 @@ class World:
         slot.term = term
         match decision:
             case Arm():
+                slot.rank = decision.rank  # a spare's had none before
                 self._arm(machine, slot, decision.attempt)
             case Start():
                 self._start(machine, slot, decision.attempt)
@@ -586,6 +588,7 @@ def random_policy(generator: random.Random) -> Policy:
         preflight=generator.choice((False, True)),
         budget=generator.choice((0, 2, 10)),
         backoff_first_s=generator.choice((0.0, 10.0)),
+        spares=generator.choice((0, 0, 1, 2)),
     )
 
 
@@ -609,6 +612,8 @@ def play(seed: int, steps: int) -> World:
     world.faults = False
     for machine in world.machines.values():
         machine.bad_link = False
+        if machine.up:
+            world._hello(machine)  # an agent says again what was not acknowledged; here a report may be lost for good
     world.run(
         steps=200_000,
         seconds=40_000.0,
