@@ -271,7 +271,7 @@ class Client:
             kill(self.plugin_pids(name))
         self.kill_log_readers()
         self.agent.clean()
-        _unmount_below(self.folder)
+        unmount_below(self.folder)
 
 
 class NomadCluster:
@@ -481,7 +481,7 @@ def events(allocation: dict[str, Any], task: str) -> list[str]:
     return [event["DisplayMessage"] for event in state.get("Events") or ()]
 
 
-def _unmount_below(folder: Path) -> None:
+def unmount_below(folder: Path) -> None:
     for line in reversed(Path("/proc/self/mountinfo").read_text().splitlines()):
         target = line.split()[4]
         if target.startswith(f"{folder}/"):

@@ -31,18 +31,19 @@ class LoopbackServer:
     """
     Attributes:
         url: Of its API.
+        rpc: The port that clients find it at.
         token: Of management, with ACLs.
     """
 
     def __init__(self, binary: Path, folder: Path, *, acl: bool) -> None:
         self.binary = binary
         self.folder = folder
-        self.http, rpc, serf = free_ports(3)
+        self.http, self.rpc, serf = free_ports(3)
         self.url = f"http://127.0.0.1:{self.http}"
         self.token = ""
         self._acl = acl
         self._process: subprocess.Popen[bytes] | None = None
-        text = _CONFIGURATION.format(folder=folder, http=self.http, rpc=rpc, serf=serf, acl=str(acl).lower())
+        text = _CONFIGURATION.format(folder=folder, http=self.http, rpc=self.rpc, serf=serf, acl=str(acl).lower())
         (folder / "server.hcl").write_text(text)
 
     def start(self) -> None:
