@@ -132,6 +132,13 @@ class MachineFinding(Document):
     fix: str = ""
 
 
+class DrainCost(Document):
+    run: str
+    sentence: str
+    workspace: str = "default"
+    workers: int = 0
+
+
 class Machine(Document):
     name: str
     address: str = ""
@@ -147,3 +154,5 @@ class Machine(Document):
     domains: dict[str, str] = {}
     findings: tuple[MachineFinding, ...] = ()
     slots: tuple[str, ...] = ()
+    drain: tuple[DrainCost, ...] | None = None
+    """Of one machine alone; None: the coordinator does not say."""

@@ -197,6 +197,18 @@ def machine_state(machine: Machine) -> Cell:
     return Cell("connected", "green")
 
 
+def drain(machine: Machine) -> tuple[Cell, ...]:
+    """What a drain of it would cost, a line for each run."""
+    if machine.drain is None:
+        return ()
+    if not machine.drain:
+        return (Cell("draining it costs no run anything", "dim"),)
+    return tuple(
+        Cell(("" if cost.workspace == "default" else f"workspace {cost.workspace}: ") + clean(cost.sentence), "yellow")
+        for cost in machine.drain
+    )
+
+
 def submitted(document: Job) -> str:
     total = document.status.total
     return f"{document.metadata.name} submitted: {total} worker{'s' if total != 1 else ''}."

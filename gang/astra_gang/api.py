@@ -7,14 +7,14 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from typing import Any
 
 from aiohttp import hdrs, web
 
 from astra_agent.errors import AstraError, InvalidRequest, NotFound, handling
-from astra_gang import metrics, view
+from astra_gang import draining, metrics, view
 from astra_gang.clock import Clock
 from astra_gang.core import Phase, earned_back
 from astra_gang.engine import Engine
@@ -124,7 +124,7 @@ class Api:
         return web.json_response(view.machines(found, self._machines, self._loop.watch.silent_s))
 
     async def _get_machine(self, request: web.Request) -> web.Response:
-        """With its inventory, which its agent is asked for; null while that is away."""
+        """With what a drain would cost, and its inventory, which its agent is asked for; null while that is away."""
         Query(request, ())
         name = request.match_info["name"]
         seen = await self._engine.machines()
@@ -133,8 +133,10 @@ class Api:
         if found is None:
             there = ", ".join(item["name"] for item in items) or "none"
             raise NotFound(f"there is no machine {name[:64]}: there are {there}")
+        runs = ((run.state, run.spec) for run in self._loop.ledger.live())
+        drain = draining.costs(runs, seen, name, self._clock.now())
         inventory = await self._follow.inventory(name) if found["connected"] else None
-        return web.json_response({**found, "inventory": inventory})
+        return web.json_response({**found, "drain": [asdict(cost) for cost in drain], "inventory": inventory})
 
     async def _submit(self, request: web.Request) -> web.Response:
         Query(request, ())

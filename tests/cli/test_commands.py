@@ -448,3 +448,33 @@ def test_one_machine_is_a_picture_of_what_it_has_and_what_is_wrong(
 def test_a_machine_that_is_away_is_said_to_be(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["nodes", "m-1"]) == 0
     assert "what it has is not known now" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("drain", "lines"),
+    [
+        (None, []),
+        ([], ["draining it costs no run anything"]),
+        (
+            [
+                {
+                    "workspace": "default",
+                    "run": "llama",
+                    "workers": 4,
+                    "sentence": "draining it restarts llama (4 workers)",
+                },
+                {"workspace": "nlp", "run": "hello", "workers": 1, "sentence": "draining it moves hello (1 worker)"},
+            ],
+            ["draining it restarts llama (4 workers)", "workspace nlp: draining it moves hello (1 worker)"],
+        ),
+    ],
+    ids=["an older coordinator", "nothing", "two runs"],
+)
+def test_what_a_drain_of_a_machine_would_cost_is_said_before_it(
+    api: FakeApi, capsys: pytest.CaptureFixture[str], drain: list[dict[str, object]] | None, lines: list[str]
+) -> None:
+    api.drain = drain
+    assert invoke(["nodes", "m-1"]) == 0
+    assert [line for line in capsys.readouterr().out.splitlines() if "draining it" in line] == lines
+    assert invoke(["nodes", "m-1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out).get("drain") == drain

@@ -136,6 +136,9 @@ async def test_a_lost_machine_gives_all_of_it_back_and_places_it_anew(
 async def test_a_drained_machine_gives_all_of_it_back_and_places_it_elsewhere(cluster: FakeCluster) -> None:
     await adopted(cluster, count=3)
     drained = next(a.node for a in live(cluster))
+    _, before = await cluster.request("GET", f"/v1/machines/{drained.name}")
+    told = "draining it takes hello (3 workers) off all its machines and places it anew"
+    assert [cost["sentence"] for cost in before["drain"]] == [told]
     nomad(cluster).set_node(drained.name, draining=True)
     await until(lambda: running(cluster) == [1, 1, 1] or _advance(cluster))
     assert drained.name not in [a.node.name for a in live(cluster)]

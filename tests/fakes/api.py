@@ -61,6 +61,7 @@ class FakeApi:
             A followed log ends when it is complete, or is cut after *cut_after* bytes, once.
         execs: What each exec asked, and what it then got from standard input.
         inventory: Of the machine; None: it is not known.
+        drain: What a drain of it would cost; None: the coordinator does not say.
     """
 
     job: Json | None = field(default_factory=job)
@@ -73,6 +74,7 @@ class FakeApi:
     execs: list[Json] = field(default_factory=list)
     exec_code: int = 0
     inventory: Json | None = None
+    drain: list[Json] | None = None
     port: int = 0
 
     def __post_init__(self) -> None:
@@ -158,7 +160,8 @@ class FakeApi:
         return web.json_response({"items": [self._summary()]})
 
     async def _machine(self, _: web.Request) -> web.Response:
-        return web.json_response({**self._summary(), "inventory": self.inventory})
+        told = {} if self.drain is None else {"drain": self.drain}
+        return web.json_response({**self._summary(), **told, "inventory": self.inventory})
 
     def _summary(self) -> Json:
         return {

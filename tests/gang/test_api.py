@@ -244,6 +244,16 @@ async def test_one_machine_is_shown_with_what_its_agent_says_that_it_has(cluster
     assert (status, answer["error"]["message"]) == (404, "there is no machine m9: there are m1, m2")
 
 
+async def test_one_machine_says_what_a_drain_of_it_would_cost(cluster: FakeCluster) -> None:
+    assert (await cluster.request("GET", "machines/m1"))[1]["drain"] == []
+    await cluster.request("POST", "jobs", json=document())
+    await cluster.until_phase("running")
+    sentence = "draining it restarts llama (2 workers); no other machine has room now: llama then waits"
+    cost = {"workspace": "default", "run": "llama", "workers": 2, "sentence": sentence}
+    assert (await cluster.request("GET", "machines/m1"))[1]["drain"] == [cost]
+    assert "drain" not in (await cluster.request("GET", "machines"))[1]["items"][0]
+
+
 async def test_health_needs_no_token(cluster: FakeCluster) -> None:
     async with aiohttp.ClientSession() as nobody, nobody.get(f"{cluster.url}/v1/health") as answer:
         assert answer.status == 200

@@ -51,6 +51,7 @@ PURE = (
     "astra_dns.resolv_conf",
     "astra_gang.absence",
     "astra_gang.core",
+    "astra_gang.draining",
     "astra_gang.engine",
     "astra_gang.engines.book",
     "astra_gang.engines.nomad.answers",

@@ -17,7 +17,8 @@ def nodes(invocation: Invocation, machine: str | None) -> None:
     """
     The machines, what is free, who is away.
 
-    With a NAME that one alone, as a picture of its GPUs and ports, and of what is wrong with them.
+    With a NAME that one alone: what a drain of it would cost, and a picture of its GPUs and ports, and of what is
+    wrong with them.
     """
     if machine is not None:
         _machine(invocation, machine)
@@ -41,6 +42,8 @@ def _machine(invocation: Invocation, name: str) -> None:
         return
     summary = documents.Machine.model_validate(document)
     output.table(render.machines((summary,)))
+    for cell in render.drain(summary):
+        output.line(cell)
     output.out.file.write("\n")
     if document.get("inventory") is None:
         output.note(f"{summary.name} is not connected: what it has is not known now")
