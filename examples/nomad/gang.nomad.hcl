@@ -1,4 +1,5 @@
-# A gang of four as a plain job: nomad job run examples/nomad/gang.nomad.hcl, then nomad alloc status.
+# A gang of four as a plain job, for Nomad 1.8 and later: nomad job run examples/nomad/gang.nomad.hcl, then nomad alloc
+# status. Nomad 1.6 and 1.7 take gang-before-1.8.nomad.hcl: they refuse a disconnect block.
 # With a coordinator on the cluster its tasks wait at the barrier until all four are placed and prepared, start together,
 # each with its rank, and restart together in place when one fails. docs/nomad-adoption.md says what else holds.
 job "hello" {
@@ -27,7 +28,7 @@ job "hello" {
       unlimited = false
     }
 
-    # A machine that is cut off for a while keeps its worker. Before Nomad 1.8: max_client_disconnect = "5m"
+    # A machine that is cut off for a while keeps its worker.
     disconnect {
       lost_after = "5m"
       replace    = false

@@ -17,7 +17,7 @@ from tests.runs_over_http import Diary, check_nothing_started_twice
 
 pytestmark = pytest.mark.timeout(300)
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "nomad" / "gang.nomad.hcl"
+EXAMPLES = Path(__file__).parents[2] / "examples" / "nomad"
 
 
 @pytest.fixture(scope="module")
@@ -56,10 +56,9 @@ def begin(gangs: NomadGangs, name: str) -> Diary:
 
 
 def test_the_example_starts_together_with_ranks_and_names(gangs: NomadGangs) -> None:
-    text = EXAMPLE.read_text().replace("sleep 20", "sleep 3")
-    if not gangs.version().startswith("2."):
-        text = re.sub(r"disconnect \{.*?\}", 'max_client_disconnect = "5m"', text, flags=re.DOTALL)
-    gangs.run_job(text)
+    before_1_8 = tuple(map(int, gangs.version().split(".")[:2])) < (1, 8)
+    example = EXAMPLES / ("gang-before-1.8.nomad.hcl" if before_1_8 else "gang.nomad.hcl")
+    gangs.run_job(example.read_text().replace("sleep 20", "sleep 3"))
     gangs.cluster.reaches("hello", "running")
     gangs.ended("hello", "Completed")
     gangs.settled()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from astra_agent.errors import InvalidRequest
 from astra_gang.engines.nomad.answers import Job
 from astra_gang.engines.nomad.plain import asks, document, plain, promise
 from astra_gang.spec import parse
+from tests.house.tree import ROOT
 
 JOB: dict[str, Any] = {
     "ID": "hello",
@@ -100,3 +102,13 @@ def test_without_a_disconnect_limit_it_is_told_what_that_means() -> None:
     kept = plain(job(lambda j, g: g.update(Disconnect={"LostAfter": 300_000_000_000})))
     older = plain(job(lambda j, g: g.update(MaxClientDisconnect=300_000_000_000)))
     assert "cut off" not in promise(kept) + promise(older)
+
+
+def test_the_examples_are_one_job_with_either_form_of_the_disconnect_limit() -> None:
+    newer, older = (
+        [line for line in (ROOT / "examples/nomad" / name).read_text().splitlines() if not line.startswith("#")]
+        for name in ("gang.nomad.hcl", "gang-before-1.8.nomad.hcl")
+    )
+    block = r'disconnect \{\s+lost_after = "5m"\s+replace    = false\s+\}'
+    text, times = re.subn(block, 'max_client_disconnect = "5m"', "\n".join(newer))
+    assert (text, times) == ("\n".join(older), 1)
