@@ -110,3 +110,21 @@ def test_every_run_that_a_document_shows_is_accepted(document: Path) -> None:
 def test_every_part_says_what_it_knows_and_how_it_fails(part: str) -> None:
     text = (ROOT / part / "README.md").read_text().lower()
     assert [words for words in ("know", "must not know", "fail") if words not in text] == []
+
+
+def test_what_deploy_puts_into_nomad_the_page_about_removal_takes_away() -> None:
+    texts = [path.read_text() for path in sorted((ROOT / "deploy" / "nomad").iterdir())]
+    page = (ROOT / "deploy" / "removal.md").read_text().splitlines()
+    undo = {
+        r"nomad acl policy apply .*?(\S+) \S+\.hcl$": "nomad acl policy delete",
+        r"nomad var put (\S+)": "nomad var purge",
+        r'^node_pool "(\S+)" \{$': "nomad node pool delete",
+    }
+    wanted = {
+        f"{command} {name}"
+        for does, command in undo.items()
+        for text in texts
+        for name in re.findall(does, text, re.MULTILINE)
+    }
+    assert {"nomad acl policy delete astra-operator", "nomad var purge nomad/jobs/astra-coordinator"} < wanted
+    assert wanted - set(page) == set()
