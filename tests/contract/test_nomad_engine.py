@@ -251,6 +251,28 @@ async def test_what_runs_on_a_machine_that_is_drained_is_told(bench: Bench) -> N
     await until(lambda: bench.roster.withdrawn("m2") is None)
 
 
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"status": "down"}, "m2 is down in Nomad"),
+        ({"status": "disconnected"}, "m2 is disconnected in Nomad"),
+        ({"eligible": False}, "m2 is not eligible: nomad node eligibility -enable"),
+    ],
+    ids=["down", "disconnected", "not eligible"],
+)
+async def test_what_runs_on_a_machine_that_only_takes_nothing_new_is_left_alone(
+    bench: Bench, changes: dict[str, Any], sentence: str
+) -> None:
+    await bench.reserve("m1", "m2")
+    bench.nomad.set_node("m2", **changes)
+    bench.nomad.set_node("m3", draining=True)  # once this one is told, the engine has looked at both
+    await until(lambda: bench.roster.withdrawn("m3") is not None)
+    assert bench.roster.withdrawn("m2") is None
+    (m2,) = (m for m in await bench.engine.machines() if m.facts.name == "m2")
+    assert m2.out_of_use is not None and m2.out_of_use.startswith(sentence)
+    assert [(held.machine, held.leaving) for held in await bench.engine.held()] == [("m1", False), ("m2", False)]
+
+
 async def test_nodes_of_other_pools_are_no_machines(bench: Bench) -> None:
     bench.nomad.add_node("web-1", pool="default")
     assert [m.facts.name for m in await bench.engine.machines()] == list(MACHINES)
