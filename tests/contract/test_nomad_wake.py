@@ -84,6 +84,17 @@ async def test_a_refusal_in_words_is_told(server: NomadServer) -> None:
         await until(lambda: ears.stream.trouble)
 
 
+async def test_a_refusal_of_1_6_names_the_rights_and_the_identities_that_it_does_not_take() -> None:
+    """It refuses both in the same words."""
+    server = NomadServer(FakeNomad(recorded.VERSIONS[0]))
+    server.stream = "refused"
+    async with server.serving(), listening(server) as ears:
+        await until(lambda: ears.stream.trouble)
+        said = str(ears.stream.trouble)
+        assert 'it lacks read-job or node read; its policy needs the line node { policy = "read" }' in said
+        assert "the identity of a job follows events from Nomad 1.9.6 on only" in said
+
+
 @pytest.mark.parametrize("end", ["cut", "words"])
 async def test_a_stream_that_ends_in_whatever_way_is_taken_up_again_and_everybody_looks(
     server: NomadServer, end: str

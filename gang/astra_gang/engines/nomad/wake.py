@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import aiohttp
 
 from astra_agent.errors import AstraError, Unavailable
-from astra_gang.engines.nomad.refusals import NODES, Call, refusal
+from astra_gang.engines.nomad.refusals import NODES, Call, Need, refusal
 from astra_gang.engines.nomad.transport import Transport
 
 _log = logging.getLogger(__name__)
@@ -29,6 +29,11 @@ _AGAIN_FIRST_S, _AGAIN_MAX_S = 0.5, 10.0
 _LINE_MAX = 16 * 2**20
 """Bytes. Every report of a client brings its whole node."""
 _CHUNK = 64 * 1024
+_NEED = Need(
+    f"read-job or {NODES.name}",
+    f"{NODES.rule}, and the identity of a job follows events from Nomad 1.9.6 on only (Enterprise 1.7.18, 1.8.10)",
+)
+"""An identity that Nomad does not take here is refused as one without the rights is (seen: 1.6.5)."""
 TOPICS = ("Job", "Allocation", "Evaluation", "Node")
 
 
@@ -108,7 +113,7 @@ class Wakes:
 
     async def _take_all(self, answer: aiohttp.ClientResponse) -> None:
         if answer.status != 200:
-            call = Call("follow events", NODES, self._namespace, self._transport.access.called())
+            call = Call("follow events", _NEED, self._namespace, self._transport.access.called())
             raise refusal(call, answer.status, (await answer.content.read(1024)).decode(errors="replace"))
         lines = _Lines(answer.content)
         first: bytes | None = None
