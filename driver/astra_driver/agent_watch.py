@@ -118,7 +118,7 @@ class AgentWatch:
         try:
             health = await self._client.health()
             if sentence := check_protocol(health):
-                return AgentState(sentence, health)
+                return AgentState(sentence, health, self.state.facts)
             facts = await self._client.facts()
         except AstraError as error:
             now = time.monotonic()
@@ -128,7 +128,8 @@ class AgentWatch:
             return AgentState(str(error), self.state.health, self.state.facts)
         self._away_s = None
         if health.runtime is None:
-            return AgentState(_steady(health.findings[0] if health.findings else "containerd does not answer"), health)
+            sentence = health.findings[0] if health.findings else "containerd does not answer"
+            return AgentState(_steady(sentence), health, facts)
         return AgentState(_steady(facts.out_of_use), health, facts)
 
     async def _set(self, state: AgentState) -> None:

@@ -139,6 +139,21 @@ async def test_the_driver_is_healthy_with_an_agent_and_says_why_not_without(
     stream.cancel()
 
 
+async def test_what_the_machine_is_stays_told_while_containerd_is_away(plugin: PluginProcess, agent: Daemon) -> None:
+    stream = plugin.stream("Fingerprint")
+    first = await stream.read()
+    agent.containers.go_down()
+    await agent.crash()
+    await agent.start()
+    second = await asyncio.wait_for(stream.read(), BOUND_S)
+    assert second.health == driver_pb2.FingerprintResponse.UNHEALTHY
+    assert second.health_description == "the container runtime does not answer"
+    assert not second.attributes["driver.astra.ready"].bool_val
+    for name in ("domain", "tier", "gpus", "slot_network", "agent.version"):
+        assert second.attributes[f"driver.astra.{name}"] == first.attributes[f"driver.astra.{name}"]
+    stream.cancel()
+
+
 async def test_a_wrong_configuration_is_refused_in_words(agent: Daemon) -> None:
     made = await PluginProcess.launch(scripts() / "astra-nomad-driver", "2.0.5")
     with pytest.raises(grpc.aio.AioRpcError, match="config: sockett"):
