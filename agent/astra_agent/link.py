@@ -6,6 +6,7 @@ leases, and hands directives to the agent.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import random
 
@@ -94,13 +95,13 @@ class Link:
         await connection.send_str(hello.model_dump_json())
         try:
             async with asyncio.timeout(_WELCOME_S):
-                welcome = await receive(connection)
+                said = await _text(connection)
         except TimeoutError as error:
             raise Unavailable(f"the coordinator does not answer the hello within {_WELCOME_S:g} s") from error
+        _check_protocol(said)
+        welcome = _parse(said)
         if not isinstance(welcome, Welcome):
             raise Unavailable(f"the coordinator answered the hello with {welcome.kind}, not welcome")
-        if welcome.protocol != PROTOCOL:
-            raise Unavailable(f"the coordinator speaks protocol {welcome.protocol}, this agent {PROTOCOL}; update both")
         self._agent.greet_term(welcome.term)
         self._lease.renew(sent_s, welcome.disconnect_limit_s)
         return _Session(self._agent, connection, self._lease, self._streams, welcome.disconnect_limit_s, hello.facts)
@@ -129,7 +130,7 @@ class _Session:
 
     async def receive(self) -> None:
         while True:
-            match await receive(self._connection):
+            match _parse(await _text(self._connection)):
                 case DirectiveMessage(directive=directive):
                     if (answer := self._agent.obey(directive)) is not None:
                         await self._send(answer)
@@ -178,14 +179,32 @@ class _Session:
         await self._connection.send_str(message.model_dump_json())
 
 
-async def receive(connection: Connection) -> ToAgent:
-    """Raises: Unavailable when the connection has ended, or says what is no message."""
+async def _text(connection: Connection) -> str:
+    """Raises: Unavailable when the connection has ended."""
     message = await connection.receive()
     if message.type is not aiohttp.WSMsgType.TEXT:
         why = f": {message.extra}" if message.type is aiohttp.WSMsgType.CLOSE and message.extra else ""
         raise Unavailable(f"the coordinator has closed the link (code {connection.close_code}){why}")
+    return str(message.data)
+
+
+def _check_protocol(said: str) -> None:
+    """Before the rest is read: a coordinator of another protocol may say things that these models refuse."""
     try:
-        return _MESSAGE.validate_json(message.data)
+        document = json.loads(said)
+    except ValueError:
+        return
+    protocol = document.get("protocol") if isinstance(document, dict) else None
+    if protocol is not None and protocol != PROTOCOL:
+        raise Unavailable(
+            f"the coordinator speaks protocol {protocol}, this agent {PROTOCOL}: install the same version on both"
+        )
+
+
+def _parse(said: str) -> ToAgent:
+    """Raises: Unavailable for what is no message."""
+    try:
+        return _MESSAGE.validate_json(said)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from astra_agent.lease import LeaseKeeper, now
-from astra_agent.wire import FactsChanged, Hello, Refused, Report, SlotGone, SlotStatus
+from astra_agent.wire import PROTOCOL, FactsChanged, Hello, Refused, Report, SlotGone, SlotStatus
 from tests.agent.daemon import Daemon, a_daemon
 from tests.agent.machine import SLOT, arm, request, start, stop, until
 from tests.fakes.coordinator import FakeCoordinator, a_coordinator
@@ -193,3 +195,21 @@ async def test_a_wrong_token_keeps_the_agent_out_until_it_is_right(
         assert not coordinator.hellos
         (tmp_path / "other").write_text((tmp_path / "token").read_text())
         await until(lambda: coordinator.hellos)
+
+
+@pytest.mark.parametrize("welcome", [{"protocol": PROTOCOL + 1, "hologram": True}, {"protocol": PROTOCOL - 1}])
+async def test_a_coordinator_of_another_protocol_is_refused_with_both_numbers_until_it_speaks_this_one(
+    tmp_path: Path, coordinator: FakeCoordinator, caplog: pytest.LogCaptureFixture, welcome: dict[str, Any]
+) -> None:
+    caplog.set_level(logging.INFO)
+    coordinator.welcome = welcome
+    async with a_daemon(tmp_path, coordinator=coordinator.url) as daemon:
+        await daemon.ready()
+        await until(lambda: len(coordinator.hellos) > 2)
+        said = f"the coordinator speaks protocol {welcome['protocol']}, this agent {PROTOCOL}: install the same version"
+        assert caplog.text.count(said) == 1
+        assert "link_up" not in caplog.text
+        assert coordinator.said(Hello) == coordinator.messages, "it was told more than hello"
+        coordinator.welcome = {}
+        await until(lambda: "link_up" in caplog.text)
+        await running(daemon, coordinator)

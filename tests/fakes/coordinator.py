@@ -43,6 +43,7 @@ class FakeCoordinator:
         hellos, messages: Everything that was said, in order.
         slots: The newest status of each slot.
         acknowledges, answers_leases: Whether it does.
+        welcome: What its welcome says besides, or otherwise.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class FakeCoordinator:
         self.slots: dict[str, SlotStatus] = {}
         self.acknowledges = True
         self.answers_leases = True
+        self.welcome: dict[str, object] = {}
         self._address = address
         self._netns = netns
         self._port = 0
@@ -141,7 +143,8 @@ class FakeCoordinator:
             case Hello():
                 self.hellos.append(message)
                 self.slots.update({status.slot: status for status in message.slots})
-                answer = Welcome(term=self.term, disconnect_limit_s=self.disconnect_limit_s)
+                welcome = Welcome(term=self.term, disconnect_limit_s=self.disconnect_limit_s).model_dump()
+                await link.send_json(welcome | self.welcome)
             case Report(seq=seq, status=status):
                 self.slots[status.slot] = status
                 answer = ReportAck(seq=seq) if self.acknowledges else None
