@@ -72,17 +72,22 @@ class AgentWatch:
         Args:
             again_s: The same one again, when there was no other for this long.
         """
-        self.start()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_FIRST_S):
-                await self._asked.wait()
+        told = await self.heard()
         while True:
-            told = self.state
             yield told
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(again_s), self._news:
                     while self.state == told:
                         await self._news.wait()
+            told = self.state
+
+    async def heard(self) -> AgentState:
+        """The state now, after a short wait for the first answer of all."""
+        self.start()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_FIRST_S):
+                await self._asked.wait()
+        return self.state
 
     async def statuses(self) -> AsyncIterator[SlotStatus | None]:
         """Changes of slots, and None after each time that all have been told. For ever."""

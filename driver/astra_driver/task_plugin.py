@@ -46,8 +46,7 @@ class TaskPlugin:
     def __init__(self, life: Life, cpuinfo: str = "") -> None:
         self._settings = PluginSettings()
         self._base = BasePlugin(base_pb2.DRIVER, DRIVER, self._configure, life.refused)
-        self._slots = Slots(AgentClient(self._settings.socket))
-        self._watch = AgentWatch(self._slots.client)
+        self._slots, self._watch = _agent_at(self._settings.socket)
         self._life = life
         self._mhz = mhz_of(cpuinfo)
 
@@ -64,8 +63,7 @@ class TaskPlugin:
     def _configure(self, settings: PluginSettings) -> None:
         """Before anything else is asked of this process, so there is nothing to end."""
         if settings.socket != self._settings.socket:
-            self._slots = Slots(AgentClient(settings.socket))
-            self._watch = AgentWatch(self._slots.client)
+            self._slots, self._watch = _agent_at(settings.socket)
         self._settings = settings
 
     # What it is ---------------------------------------------------------------------------------------------------
@@ -184,6 +182,12 @@ class TaskPlugin:
     ) -> AsyncIterator[driver_pb2.ExecTaskStreamingResponse]:
         async for response in execs.stream(self._slots.client, requests):
             yield response
+
+
+def _agent_at(socket: str) -> tuple[Slots, AgentWatch]:
+    client = AgentClient(socket)
+    watch = AgentWatch(client)
+    return Slots(client, watch), watch
 
 
 def _event(status: SlotStatus, sentence: str) -> driver_pb2.DriverTaskEvent | None:

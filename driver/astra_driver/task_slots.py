@@ -10,9 +10,18 @@ import logging
 import os
 from collections.abc import Awaitable, Callable
 
-from astra_agent.errors import Conflict, DeadlineExceeded, HostFault, NotFound, Unavailable
-from astra_agent.wire import SlotEnding, SlotRequest, StopRequest
-from astra_driver.agent_client import AgentClient
+from astra_agent.errors import (
+    AstraError,
+    Conflict,
+    DeadlineExceeded,
+    HostFault,
+    InvalidRequest,
+    NotFound,
+    Unavailable,
+)
+from astra_agent.wire import AgentHealth, SlotEnding, SlotRequest, StopRequest
+from astra_driver.agent_client import AgentClient, check_protocol
+from astra_driver.agent_watch import AgentWatch
 from astra_driver.hcl import decode
 from astra_driver.names import TaskId
 from astra_driver.proto.driver_pb2 import TaskConfig
@@ -30,13 +39,19 @@ _AGAIN_FIRST_S = 0.1
 _AGAIN_MAX_S = 2.0
 _GONE = 1
 """The exit code of a slot that nobody knows any more."""
+_LATER = (Unavailable, DeadlineExceeded, HostFault)
 
 
 class Slots:
-    """Owns what it does after its caller has had an answer, until `close`."""
+    """
+    Owns what it does after its caller has had an answer, until `close`.
 
-    def __init__(self, client: AgentClient) -> None:
+    What an agent of another version refuses is asked again until both are of one: it says nothing of the task.
+    """
+
+    def __init__(self, client: AgentClient, watch: AgentWatch) -> None:
         self.client = client
+        self._watch = watch
         self._owned: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
@@ -47,7 +62,7 @@ class Slots:
     async def start(self, task: TaskConfig, plugin: PluginSettings) -> None:
         """
         Raises:
-            Recoverable: the agent is away, or does not answer in time: the slot will not come (later).
+            Recoverable: the agent is away, of another version or too slow: the slot will not come (later).
             InvalidRequest: the job file's mistake.
             HostFault, Conflict: this machine can't take it; another one may.
         """
@@ -55,6 +70,7 @@ class Slots:
         settings = decode(TaskSettings, task.msgpack_driver_config)
         try:
             async with asyncio.timeout(_START_S):
+                await self._check_version()
                 wanted = slot_request(task, settings, plugin, await self._machine(task))
                 await self._put(wanted)
         except (Unavailable, DeadlineExceeded, TimeoutError) as error:
@@ -64,15 +80,17 @@ class Slots:
         log.info("task_started task=%s slot=%s starts=%s", task.id, wanted.slot, wanted.starts)
 
     async def wait(self, task: TaskId) -> SlotEnding:
-        """How it has ended; as long as it takes, and as long as the agent is away."""
+        """How it has ended; as long as it takes, and as long as the agent is away or of another version."""
         pause_s = _AGAIN_FIRST_S
         while True:
             try:
                 ending = await self.client.wait(task.slot, _WAIT_S)
-            except NotFound:
-                sentence = f"The slot of this task is gone: the agent at {self.client.socket} does not know it"
-                return SlotEnding(code=_GONE, reason=sentence)
-            except (Unavailable, DeadlineExceeded, HostFault):
+            except AstraError as error:
+                if not isinstance(error, _LATER) and await self._other_version() is None:
+                    if not isinstance(error, NotFound):
+                        raise
+                    sentence = f"The slot of this task is gone: the agent at {self.client.socket} does not know it"
+                    return SlotEnding(code=_GONE, reason=sentence)
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, _AGAIN_MAX_S)
             else:
@@ -100,9 +118,27 @@ class Slots:
             except Unavailable as error:
                 if "is just ending" not in str(error):
                     raise
+            except (InvalidRequest, NotFound, Conflict) as error:
+                if sentence := await self._other_version():
+                    raise Unavailable(sentence) from error
+                raise
             else:
                 return
             await asyncio.sleep(pause_s)
+
+    async def _check_version(self) -> None:
+        """By what was heard last, so that a start costs no question more; a bad word is made sure of."""
+        health = (await self._watch.heard()).health
+        if health is not None and check_protocol(health) and (sentence := await self._other_version()):
+            raise Unavailable(sentence)
+
+    async def _other_version(self) -> str | None:
+        """A sentence when the agent is of another protocol: as it says now, or as it was last heard."""
+        try:
+            health: AgentHealth | None = await self.client.health()
+        except AstraError:
+            health = self._watch.state.health
+        return check_protocol(health) if health is not None else None
 
     async def _machine(self, task: TaskConfig) -> Machine:
         facts = await self.client.facts() if task.device_env.get(GPUS) else None
@@ -116,15 +152,15 @@ class Slots:
         pause_s = _AGAIN_FIRST_S
         while True:
             try:
-                await ask()
-            except (Unavailable, DeadlineExceeded, HostFault) as error:
+                return await ask()
+            except AstraError as error:
+                if not isinstance(error, _LATER) and await self._other_version() is None:
+                    if not isinstance(error, NotFound | Conflict):
+                        raise
+                    return None
                 log.warning("agent_not_asked reason=%s", error)
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, _AGAIN_MAX_S)
-            except (NotFound, Conflict):
-                return
-            else:
-                return
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _AGAIN_MAX_S)
 
     def _own(self, work: Awaitable[None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(work)

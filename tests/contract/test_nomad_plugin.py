@@ -15,7 +15,10 @@ import msgpack
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from astra_agent import namespaces
+from astra_agent import local_api, namespaces
+from astra_agent.agent import Agent
+from astra_agent.errors import AstraError, InvalidRequest, NotFound
+from astra_agent.wire import PROTOCOL, SlotRequest
 from astra_driver.names import TaskId
 from astra_driver.proto import device_pb2, driver_pb2
 from tests.agent.daemon import Daemon, a_daemon
@@ -154,6 +157,34 @@ async def test_what_the_machine_is_stays_told_while_containerd_is_away(plugin: P
     stream.cancel()
 
 
+@pytest.mark.parametrize(("more", "older"), [(1, "plugin"), (-1, "agent")])
+async def test_an_agent_of_another_version_makes_the_driver_unhealthy_and_says_which_is_older(
+    plugin: PluginProcess, agent: Daemon, monkeypatch: pytest.MonkeyPatch, more: int, older: str
+) -> None:
+    stream = plugin.stream("Fingerprint")
+    first = await stream.read()
+    await replace_by_another_version(agent, monkeypatch, more)
+    second = await asyncio.wait_for(stream.read(), BOUND_S)
+    assert second.health == driver_pb2.FingerprintResponse.UNHEALTHY
+    assert second.health_description.endswith(f"{other_version(more)}; the {older} is the older one")
+    assert not second.attributes["driver.astra.ready"].bool_val
+    assert second.attributes["driver.astra.domain"] == first.attributes["driver.astra.domain"]
+    monkeypatch.setattr(local_api, "PROTOCOL", PROTOCOL)
+    assert (await asyncio.wait_for(stream.read(), BOUND_S)).health == driver_pb2.FingerprintResponse.HEALTHY
+    stream.cancel()
+
+
+def other_version(more: int = 1) -> str:
+    return f"speaks protocol {PROTOCOL + more}, this plugin {PROTOCOL}: install the same version of both"
+
+
+async def replace_by_another_version(agent: Daemon, monkeypatch: pytest.MonkeyPatch, more: int = 1) -> None:
+    """As an update of one of the two packages does."""
+    await agent.crash()
+    monkeypatch.setattr(local_api, "PROTOCOL", PROTOCOL + more)
+    await agent.start()
+
+
 async def test_a_wrong_configuration_is_refused_in_words(agent: Daemon) -> None:
     made = await PluginProcess.launch(scripts() / "astra-nomad-driver", "2.0.5")
     with pytest.raises(grpc.aio.AioRpcError, match="config: sockett"):
@@ -204,11 +235,79 @@ async def test_starting_without_an_agent_fails_recoverably(plugin: PluginProcess
     await agent.crash()
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await plugin.call("StartTask", driver_pb2.StartTaskRequest(task=task()))
-    assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
-    trailing: Any = caught.value.trailing_metadata() or ()
+    assert_recoverable(caught.value)
+
+
+def assert_recoverable(error: grpc.aio.AioRpcError) -> None:
+    assert error.code() is grpc.StatusCode.FAILED_PRECONDITION
+    trailing: Any = error.trailing_metadata() or ()
     trailer = dict(trailing)["grpc-status-details-bin"]
     assert b"type.googleapis.com/hashicorp.nomad.plugins.shared.structs.RecoverableError" in trailer
     assert trailer.endswith(b"\x12\x02\x08\x01"), "recoverable = true"
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["heard before", "found out by the refusal"])
+async def test_a_task_is_not_given_to_an_agent_of_another_version(
+    plugin: PluginProcess, agent: Daemon, folders: Path, monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    """One that takes it for a mistake in the job file: Nomad would not try again."""
+    asked: list[str] = []
+
+    def refuse(_: Agent, wanted: SlotRequest) -> None:
+        asked.append(wanted.slot)
+        raise InvalidRequest("hologram: Extra inputs are not permitted", "hologram")
+
+    put_slot = Agent.put_slot
+    monkeypatch.setattr(Agent, "put_slot", refuse)
+    if not known:
+        stream = plugin.stream("Fingerprint")
+        await stream.read()
+        monkeypatch.setattr(local_api, "PROTOCOL", PROTOCOL + 1)
+        stream.cancel()
+    else:
+        await replace_by_another_version(agent, monkeypatch)
+    with pytest.raises(grpc.aio.AioRpcError, match=other_version()) as caught:
+        await plugin.call("StartTask", driver_pb2.StartTaskRequest(task=task(alloc_dir=str(folders))))
+    assert_recoverable(caught.value)
+    assert asked == ([] if known else ["alloc1-w"])
+    monkeypatch.setattr(Agent, "put_slot", put_slot)
+    monkeypatch.setattr(local_api, "PROTOCOL", PROTOCOL)
+    await start(plugin, task("alloc1/w/start2", alloc_dir=str(folders)))
+
+
+@pytest.mark.parametrize("refusal", [NotFound("there is no slot"), InvalidRequest("GET /v1/slots: Not Found")])
+async def test_a_task_outlives_an_agent_of_another_version(
+    plugin: PluginProcess, agent: Daemon, folders: Path, monkeypatch: pytest.MonkeyPatch, refusal: AstraError
+) -> None:
+    name = "alloc1/w/start1"
+    handle = await start(plugin, task(name, alloc_dir=str(folders)))
+    await until_running(agent, name)
+    understood = Agent.wait, Agent.stop
+
+    async def refuse(*_: Any) -> None:
+        raise refusal
+
+    def refuse_at_once(*_: Any) -> None:
+        raise refusal
+
+    ending = waiting(plugin, name)
+    await agent.crash()
+    monkeypatch.setattr(Agent, "wait", refuse)
+    monkeypatch.setattr(Agent, "stop", refuse_at_once)
+    await replace_by_another_version(agent, monkeypatch)
+    await plugin.call("RecoverTask", driver_pb2.RecoverTaskRequest(handle=handle))
+    request = driver_pb2.StopTaskRequest(task_id=name, timeout=Duration(seconds=5), signal="SIGINT")
+    stopping = asyncio.create_task(plugin.call("StopTask", request, timeout_s=None))
+    again = waiting(plugin, name)
+    done, _ = await asyncio.wait({ending, again, stopping}, timeout=1.0)
+    assert not done
+    await agent.crash()
+    monkeypatch.setattr(Agent, "wait", understood[0])
+    monkeypatch.setattr(Agent, "stop", understood[1])
+    await replace_by_another_version(agent, monkeypatch, more=0)
+    await asyncio.wait_for(stopping, BOUND_S)
+    for answer in await asyncio.wait_for(asyncio.gather(ending, again), BOUND_S):
+        assert answer.result.exit_code == 130
 
 
 @pytest.mark.parametrize(
