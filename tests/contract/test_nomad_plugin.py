@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import subprocess
 from collections.abc import AsyncIterator, Iterator
@@ -515,6 +516,36 @@ async def test_a_reservation_is_environment_only(devices: PluginProcess) -> None
     assert answer.container_res.SerializeToString().count(b"GPU-a") == 1
     with pytest.raises(grpc.aio.AioRpcError, match="GPU-x is not on this machine"):
         await devices.call("Reserve", device_pb2.ReserveRequest(device_ids=["GPU-x"]))
+    stream.cancel()
+
+
+@contextlib.asynccontextmanager
+async def the_rival(folder: Path) -> AsyncIterator[None]:
+    """Nomad's own plugin by its name, a child of whoever has started ours."""
+    process = await asyncio.create_subprocess_exec(
+        str(folder / "nomad-device-nvidia"), "-c", "read line", executable="/bin/sh", stdin=asyncio.subprocess.PIPE
+    )
+    try:
+        yield
+    finally:
+        process.kill()
+        await process.wait()
+
+
+async def test_no_gpu_is_given_away_while_nomads_own_plugin_runs_beside(devices: PluginProcess, tmp_path: Path) -> None:
+    stream = devices.stream("Fingerprint", device=True)
+    said = "nomad-device-nvidia runs beside Astraeus's device plugin"
+    wanted = device_pb2.ReserveRequest(device_ids=["GPU-a"])
+    async with the_rival(tmp_path):
+        groups = (await asyncio.wait_for(stream.read(), BOUND_S)).device_group
+        told = [(device.ID, device.healthy) for group in groups for device in group.devices]
+        assert told == [("GPU-a", False), ("GPU-b", False), ("GPU-c", False)]
+        assert all(device.health_description.startswith(said) for group in groups for device in group.devices)
+        with pytest.raises(grpc.aio.AioRpcError, match=said) as caught:
+            await devices.call("Reserve", wanted)
+        assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+        assert any("device_plugin_beside_another" in line for line in devices.lines)
+    await devices.call("Reserve", wanted)
     stream.cancel()
 
 
