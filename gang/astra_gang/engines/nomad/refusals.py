@@ -34,7 +34,6 @@ def _variables(name: str) -> Need:
 SUBMIT = _capability("submit-job")
 READ = _capability("read-job")
 LIST = _capability("list-jobs")
-LIFECYCLE = _capability("alloc-lifecycle")
 NODES = Need("node read", 'node { policy = "read" }')
 READ_VARIABLES = _variables("read")
 LIST_VARIABLES = _variables("list")
