@@ -16,14 +16,18 @@ namespace "default" {
   capabilities = [
     "submit-job", # nomad job run coordinator.nomad.hcl
     "read-job",   # what became of it, and of the gangs' jobs
-    "list-jobs",
+    "list-jobs",  # nomad job status without a name: the coordinator names the gangs' jobs
     "read-logs",  # the coordinator's log says why something waits
   ]
 
-  # Its tokens: nomad var put nomad/jobs/astra-coordinator
+  # The coordinator's tokens, which its job reads there.
   variables {
     path "nomad/jobs/astra-coordinator" {
-      capabilities = ["write", "read", "destroy"]
+      capabilities = [
+        "write",   # nomad var put: its tokens, and others in their place
+        "read",    # nomad var get: which they are; the number that a put without -force has to name
+        "destroy", # nomad var purge: when there is no coordinator any more
+      ]
     }
   }
 }
