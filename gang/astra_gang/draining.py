@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from astra_gang import plan
 from astra_gang.core import MachineWithdrawn, Phase, Place, RunState, outstanding, step
 from astra_gang.core.events import NotPlaced
-from astra_gang.core.slots import has_completed, has_started
+from astra_gang.core.slots import has_completed, has_started, is_usable
 from astra_gang.engine import Machine
 from astra_gang.spec import Spec
 
@@ -46,11 +46,12 @@ def costs(
 
 def _cost(state: RunState, spec: Spec, machines: Sequence[Machine], name: str, now: float) -> str | None:
     hit = _ranks_on(state, name)
-    if not hit:
-        return None
-    after, _ = step(state, MachineWithdrawn(name, "it is drained"), now)
     total = len(state.workers)
     whole = f"{state.name} ({total} worker{'s' if total > 1 else ''})"
+    if not hit:
+        has_spare = any(slot.machine == name and is_usable(slot) for slot in state.spares)
+        return f"gives up a spare of {whole}, which runs on" if has_spare else None
+    after, _ = step(state, MachineWithdrawn(name, "it is drained"), now)
     if after.phase is Phase.ENDING:
         return f"fails {whole}"
     if state.adopted:

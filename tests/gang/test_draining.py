@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from astra_gang.core import (
     Placed,
     Reserved,
     RunState,
+    Slot,
     SlotSeen,
     StopAsked,
     step,
@@ -28,7 +30,7 @@ from tests.fakes.runs import facts, record
 NOW = 1000.0
 
 
-def reserved(workers: int, on_failure: OnFailure | None = None, name: str = "llama", **more: str) -> RunRecord:
+def reserved(workers: int, on_failure: OnFailure | None = None, name: str = "llama", **more: Any) -> RunRecord:
     """Worker 0 on m1, worker 1 on m2 and so on; nothing is prepared yet."""
     run = record(name, workers, **more)
     state = run.state if on_failure is None else _with(run.state, on_failure)
@@ -52,7 +54,7 @@ def report(run: RunRecord, rev: int, *attempts: AttemptSeen, ranks: tuple[int, .
     return RunRecord(run.spec, state)
 
 
-def running(workers: int, on_failure: OnFailure | None = None, name: str = "llama", **more: str) -> RunRecord:
+def running(workers: int, on_failure: OnFailure | None = None, name: str = "llama", **more: Any) -> RunRecord:
     run = report(reserved(workers, on_failure, name, **more), 1)
     for rev, word in ((2, "armed"), (3, "running")):
         run = report(run, rev, AttemptSeen(0, word))
@@ -154,3 +156,13 @@ def test_it_costs_nothing_where_no_worker_would_have_to_leave() -> None:
 def test_each_run_has_its_own_sentence_in_order_of_their_names() -> None:
     both = found(running(2, name="bert", uid="u2", workspace="nlp"), running(4))
     assert [(cost.workspace, cost.run, cost.workers) for cost in both] == [("default", "llama", 4), ("nlp", "bert", 2)]
+
+
+def test_a_spare_costs_no_restart() -> None:
+    run = running(2)
+    spare = Slot("llama-u1-2", "m3", phase="ready")
+    state = replace(run.state, spares=(spare,), policy=replace(run.state.policy, spares=1))
+    found = costs([(state, run.spec)], [], "m3", NOW)
+    assert [cost.sentence for cost in found] == ["draining it gives up a spare of llama (2 workers), which runs on"]
+    (moved,) = costs([(state, run.spec)], [], "m2", NOW)
+    assert moved.sentence == "draining it restarts llama (2 workers)", "nobody waits for a machine"
