@@ -7,6 +7,7 @@ Many are made at once, so that a mesh of a thousand machines is looked at in the
 from __future__ import annotations
 
 import errno
+import math
 import os
 import select
 import socket
@@ -30,6 +31,11 @@ _MTU_DISCOVER, _PROBE = 10, 3
 _PACKET_HEADERS = 28
 _SMALL_PACKET = 200
 _PACKET_TRIES = 3
+
+
+def reach_s(peers: int, limit_s: float) -> float:
+    """How long `Caller.reach` takes at most, when each of so many peers may be silent for *limit_s*."""
+    return math.ceil(peers / AT_ONCE) * limit_s
 
 
 class Unreached(Exception):

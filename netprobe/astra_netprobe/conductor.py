@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from astra_netprobe import plan
 from astra_netprobe.bounds import levelled
+from astra_netprobe.calling import reach_s
 from astra_netprobe.channel import Endpoint
 from astra_netprobe.company import Company, Lost
 from astra_netprobe.messages import (
@@ -130,7 +131,7 @@ class Conductor:
             name: FindPeers(peers=self._company.peers(names, but=name), limit_s=limit_s) for name in names
         }
         found = []
-        for name, answer in (await self._company.ask_all(asked, 2 * limit_s)).items():
+        for name, answer in (await self._company.ask_all(asked, reach_s(len(names) - 1, limit_s))).items():
             if isinstance(answer, PeersFound):
                 found += [Reach(name, self._company.name(rank), outcome) for rank, outcome in answer.outcomes.items()]
         self._company.note(reaches=tuple(found))
