@@ -5,18 +5,34 @@ The machines of a probe while it goes on: asking them, leaving out who is silent
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from astra_netprobe import stats
 from astra_netprobe.channel import Endpoint, Silent
-from astra_netprobe.messages import Answer, Failed, Peer, Question
+from astra_netprobe.messages import Answer, Failed, Peer, Question, Reduced, Transferred
 from astra_netprobe.readings import Evidence, Wrong
 
 CPU_BOUND = 0.9
 """Of a machine's processor, in the middle of its rounds: from there on it, not the network, was the limit."""
 _MARGIN_S = 1.5
 """For a question and its answer on the way."""
+
+RestOf: TypeAlias = Callable[[Answer, float], float | None]
+"""Of an answer, and the seconds that it took: how many the rest still has; None: as many as before."""
+
+
+def soon_after_broken(stall_s: float) -> RestOf:
+    """Who takes part in what broke finds that out within *stall_s* itself, and whoever is lost never answers."""
+
+    def rest_of(answer: Answer, _: float) -> float | None:
+        is_broken = isinstance(answer, Failed) or (isinstance(answer, Reduced | Transferred) and answer.broken != "")
+        return stall_s + _MARGIN_S if is_broken else None
+
+    return rest_of
 
 
 class Lost(Exception):
@@ -55,20 +71,39 @@ class Company:
         self._watch = watch
         self._tag = 0
 
-    async def ask_all(self, asked: Mapping[str, Question], limit_s: float) -> dict[str, Answer]:
-        """Everybody at once. Who is silent is taken out and noted; a refusal of a machine's own is noted, too."""
+    async def ask_all(
+        self, asked: Mapping[str, Question], limit_s: float, rest_of: RestOf | None = None
+    ) -> dict[str, Answer]:
+        """
+        Everybody at once. Who is silent is taken out and noted; a refusal of a machine's own is noted, too.
+
+        Args:
+            rest_of: Of what all do together: who is lost never answers, and the others know long before *limit_s*.
+        """
         answers: dict[str, Answer] = {}
         gone: dict[str, str] = {}
+        clock = asyncio.get_running_loop().time
+        began = clock()
 
         async def one(name: str, question: Question) -> None:
             try:
                 answers[name] = await self.machines[name].endpoint.channel.ask(question, limit_s + _MARGIN_S)
             except Silent as error:
                 gone[name] = f"{name} {error}"
+                return
+            rest_s = rest_of(answers[name], clock() - began) if rest_of is not None else None
+            if rest_s is not None and not bound.expired():
+                bound.reschedule(min(clock() + rest_s, bound.when() or math.inf))
 
-        async with asyncio.TaskGroup() as group:
-            for name, question in asked.items():
-                group.create_task(one(name, question))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit_s + 2 * _MARGIN_S) as bound, asyncio.TaskGroup() as group:
+                for name, question in asked.items():
+                    group.create_task(one(name, question))
+        gone |= {
+            name: f"{name} does not answer any more, while others do"
+            for name in asked
+            if name not in answers and name not in gone
+        }
         gone |= {
             name: f"{name}: {answer.sentence}"
             for name, answer in answers.items()

@@ -6,18 +6,15 @@ import time
 from collections.abc import Mapping, Sequence
 
 from astra_netprobe import plan, stats
-from astra_netprobe.company import Company, Lost
+from astra_netprobe.company import Company, Lost, soon_after_broken
 from astra_netprobe.messages import Question, RoundTrips, RoundTripsDone, Transfer, Transferred
 from astra_netprobe.plan import PairRound
 from astra_netprobe.readings import Flow, RoundTrip, Sending
 from astra_netprobe.settings import Settings
 
-_JOIN_S = 0.5
-"""For the connections of a pair; one that does not come is waited for no longer than one that stalls."""
-
 
 class PairRounds:
-    """Pairs of machines, each in one at a time. `load` raises Lost when one of them takes no part any more."""
+    """Pairs of machines, each in one at a time. All raise Lost when one of them takes no part any more."""
 
     def __init__(self, company: Company, settings: Settings) -> None:
         self._company = company
@@ -38,7 +35,7 @@ class PairRounds:
             forth: dict[str, object] = {"to": first} if step.both else {}
             asked[one] = Transfer.model_validate({**common, "to": second, **back})
             asked[other] = Transfer.model_validate({**common, "from_rank": first.rank, **forth})
-        answers = await self._company.ask_all(asked, bounds["limit_s"] + self._settings.reach_s)
+        answers = await self._company.ask_all(asked, bounds["limit_s"], soon_after_broken(self._settings.stall_s))
         done = {name: answer for name, answer in answers.items() if isinstance(answer, Transferred)}
         turned = [(other, one) for one, other in step.pairs if step.both]
         flows = [self._flow(one, other, done, both=step.both) for one, other in (*step.pairs, *turned)]
@@ -84,7 +81,7 @@ class PairRounds:
         for one, other in pairs:
             asked[one] = RoundTrips.model_validate({**bounds, "to": self._company.machines[other].peer})
             asked[other] = RoundTrips.model_validate({**bounds, "from_rank": self._company.rank(one)})
-        answers = await self._company.ask_all(asked, bounds["limit_s"] + self._settings.reach_s)
+        answers = await self._company.ask_all(asked, bounds["limit_s"])
         trips = []
         for one, other in pairs:
             answer = answers.get(one)
@@ -93,3 +90,5 @@ class PairRounds:
                 middle, tail = stats.median(times), stats.quantile(times, 0.99)
                 trips.append(RoundTrip(one, other, middle, tail, max(times), len(times)))
         self._company.note(trips=(*self._company.evidence.trips, *trips))
+        if len(answers) < len(asked):
+            raise Lost

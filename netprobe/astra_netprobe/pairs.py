@@ -19,16 +19,17 @@ from astra_netprobe.ring import Broken
 def transfer_with(question: Transfer, door: Door, caller: Caller) -> Transferred:
     """Raises: Unreached."""
     until = time.monotonic() + question.limit_s
+    join_s = min(question.limit_s, question.stall_s)
     outgoing: list[socket.socket] = []
     incoming: list[socket.socket] = []
     try:
         if question.to is not None:
             outgoing = caller.call(
-                question.to, Purpose.FLOW, tag=question.tag, streams=question.streams, limit_s=question.limit_s
+                question.to, Purpose.FLOW, tag=question.tag, streams=question.streams, limit_s=join_s
             )
         if question.from_rank is not None:
             keys = [(Purpose.FLOW, question.from_rank, stream, question.tag) for stream in range(question.streams)]
-            incoming = take_all(door, keys, until)
+            incoming = take_all(door, keys, time.monotonic() + join_s)
         for connection in (*outgoing, *incoming):
             connection.setblocking(False)
         return _transfer(question, outgoing, incoming, until)

@@ -6,8 +6,8 @@ import time
 from collections.abc import Mapping, Sequence
 
 from astra_netprobe import doubling, stats
-from astra_netprobe.company import Company, Lost
-from astra_netprobe.messages import AllReduce, JoinDoubling, JoinRing, Leave, Question, Reduced
+from astra_netprobe.company import Company, Lost, RestOf, soon_after_broken
+from astra_netprobe.messages import AllReduce, Answer, JoinDoubling, JoinRing, Leave, Question, Reduced
 from astra_netprobe.readings import Hop, Sending, Sized
 from astra_netprobe.settings import MIB, Settings
 
@@ -64,7 +64,7 @@ class Reductions:
                 previous=self._company.machines[previous].peer.rank, streams=self._settings.streams,
                 limit_s=self._settings.reach_s,
             )  # fmt: skip
-        await self._company.ask_willing(asked, 2 * self._settings.reach_s)
+        await self._company.ask_willing(asked, self._settings.reach_s)
         return tag
 
     async def _join_doubling(self, names: Sequence[str]) -> int:
@@ -79,7 +79,7 @@ class Reductions:
             )
             for position, name in enumerate(names)
         }
-        await self._company.ask_willing(asked, 2 * self._settings.reach_s)
+        await self._company.ask_willing(asked, self._settings.reach_s)
         return tag
 
     async def _reduce(
@@ -91,7 +91,9 @@ class Reductions:
             {"tag": tag, "algorithm": algorithm, "size_bytes": size, "iterations": iterations,
              "stall_s": self._settings.stall_s, "limit_s": limit_s}
         )  # fmt: skip
-        answers = await self._company.ask_all(dict.fromkeys(order, question), limit_s + self._settings.stall_s)
+        answers = await self._company.ask_all(
+            dict.fromkeys(order, question), limit_s + self._settings.stall_s, self._rest_of(iterations + 1)
+        )
         done = {name: answer for name, answer in answers.items() if isinstance(answer, Reduced)}
         self._company.note_wrong({name: answer.wrong for name, answer in done.items()})
         is_whole = len(done) == len(order) and not any(answer.broken for answer in done.values())
@@ -107,6 +109,15 @@ class Reductions:
                 self._company.note(rings=(*self._company.evidence.rings, hops))
             raise Lost
         return sized, hops
+
+    def _rest_of(self, iterations: int) -> RestOf:
+        """Whoever is done waits for none of the others; these are in their last iteration, or lost."""
+        after_broken = soon_after_broken(self._settings.stall_s)
+
+        def rest_of(answer: Answer, seconds: float) -> float:
+            return after_broken(answer, seconds) or self._settings.stall_s + 2 * seconds / iterations
+
+        return rest_of
 
     def _hops(self, order: Sequence[str], done: Mapping[str, Reduced], *, is_whole: bool) -> tuple[Hop, ...]:
         hops = []

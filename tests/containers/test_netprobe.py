@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -204,6 +205,29 @@ async def test_a_machine_that_is_lost_in_the_middle_ends_the_probe_with_what_it_
         lost_at.clear()
 
     await repeated(lab, fits, watch=watch, mend=mend)
+    assert sockets(lab, lab.names) == []
+
+
+@pytest.mark.parametrize("after", ["sizes", "rings"])
+async def test_a_machine_that_loses_its_power_in_the_middle_is_named_and_the_others_are_left_clean(
+    lab: Lab, after: str
+) -> None:
+    """Neither its network nor its part of the probe answers any more; nothing of it says that it ended."""
+    lost_at: list[float] = []
+    async with members(lab) as endpoints:
+        processes = [endpoint.channel._process for endpoint in endpoints]  # type: ignore[attr-defined]
+
+        def watch(evidence: Evidence) -> None:
+            if not lost_at and len(getattr(evidence, after)) >= 1:
+                lab.cut("m-2")
+                processes[2].send_signal(signal.SIGSTOP)
+                lost_at.append(time.monotonic())
+
+        found = verdict.judge(await Conductor(endpoints, QUICK, watch).run())
+    assert lost_at and time.monotonic() - lost_at[0] < LOSS_S
+    assert found.exit in (1, 3) and found.blamed == ("m-2",) and found.sentence.startswith("m-2 "), found
+    assert [process.returncode for process in processes] == [0, 0, -signal.SIGKILL, 0]
+    assert sockets(lab, [name for name in lab.names if name != "m-2"]) == []
 
 
 async def test_a_machine_whose_probe_is_killed_in_the_middle_is_named(lab: Lab) -> None:
@@ -234,9 +258,16 @@ async def test_all_machines_equally_slow_are_below_what_was_asked(tmp_path: Path
 
 async def test_a_probe_leaves_no_process_and_no_socket(lab: Lab) -> None:
     await probe(lab, replace(QUICK, large_sizes=(MIB, 2 * MIB), budget_s=3))
-    for name in lab.names:
-        listing = subprocess.run(  # noqa: ASYNC221 -- a moment
+    assert sockets(lab, lab.names) == []
+
+
+def sockets(lab: Lab, names: Sequence[str]) -> list[str]:
+    """What is open on these machines, but for the kernel's memory of what was closed."""
+    lines: list[str] = []
+    for name in names:
+        listing = subprocess.run(
             ["nsenter", f"--net={lab.netns(name)}", "ss", "-Htuan", "state", "connected", "state", "listening"],
             capture_output=True, text=True, timeout=20, check=True,
         ).stdout  # fmt: skip
-        assert [line for line in listing.splitlines() if "TIME-WAIT" not in line] == []
+        lines += [f"{name} {line}" for line in listing.splitlines() if "TIME-WAIT" not in line]
+    return lines
