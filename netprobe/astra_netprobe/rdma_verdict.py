@@ -42,6 +42,11 @@ def findings(flows: Sequence[RdmaFlow]) -> list[Finding]:
     return found
 
 
+def rate(flows: Sequence[RdmaFlow]) -> float:
+    """Bits per second from one port to another, in the middle; 0.0 where none was measured."""
+    return stats.median([flow.rate for flow in flows if not flow.reason])
+
+
 def below(flows: Sequence[RdmaFlow]) -> str | None:
     """All are alike, and below their ports' line rate."""
     measured = [flow for flow in flows if not flow.reason and flow.line_bps]

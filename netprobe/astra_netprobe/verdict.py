@@ -31,9 +31,20 @@ EXIT: dict[State, int] = {"sound": 0, "below": 1, "sick": 1, "unmeasured": 3}
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the run needs; 0: nothing was asked."""
+    """
+    What the run needs of one port; 0: nothing was asked.
+
+    Attributes:
+        of_rdma: Of an RDMA port, which the machine's address may not be on: what TCP does not reach is no shortage.
+    """
 
     min_bps: float = 0.0
+    of_rdma: bool = False
+
+    @classmethod
+    def of(cls, min_gbps: float, tier: str) -> Asked:
+        """Of a run with such a `min_gbps` that is placed on *tier*."""
+        return cls(1e9 * min_gbps, of_rdma=tier in ("infiniband", "rdma"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +98,9 @@ def judge(evidence: Evidence, asked: Asked | None = None) -> Verdict:
     measured = _rate(evidence)
     if measured is None:
         return Verdict("unmeasured", tables.decides(evidence.sizes), notes=notes)
-    if (sentence := _below(evidence, measured, asked or Asked())) is not None:
+    if (short := _short(evidence, measured, asked or Asked())) is not None:
+        return Verdict(*short, notes=(*notes, *_bound_notes(evidence)))
+    if (sentence := _below_line(evidence, measured)) is not None:
         return Verdict("below", sentence, notes=(*notes, *_bound_notes(evidence)))
     if (sentence := rdma_verdict.below(evidence.rdma)) is not None:
         return Verdict("below", sentence, notes=notes)
@@ -189,27 +202,71 @@ def _rate(evidence: Evidence) -> float | None:
     return stats.median(list(best.values())) if best else None
 
 
-def _below(evidence: Evidence, measured: float, asked: Asked) -> str | None:
-    """Below what was asked, or the line, and not by a machine's own bound."""
-    if measured >= TCP_SHARE_MIN * min(evidence.bounds.values(), default=math.inf):
-        free = [rate for (sender, _), rate in localise.best_rates(evidence).items() if sender not in evidence.bounds]
-        measured = stats.median(free) if free else math.inf
-    count = len(evidence.machines)
-    everybody = "both machines are" if count == 2 else f"all {count} machines are"
-    if asked.min_bps and measured < TCP_SHARE_MIN * asked.min_bps:
+def _short(evidence: Evidence, measured: float, asked: Asked) -> tuple[State, str] | None:
+    """
+    What was asked for and not reached. By RDMA where it was measured, which programs use then; else by TCP, and by
+    that only where the processor was not the limit.
+    """
+    if not asked.min_bps:
+        return None
+    if rdma := rdma_verdict.rate(evidence.rdma):
+        if rdma >= rdma_verdict.SHARE_MIN * asked.min_bps:
+            return None
+        what = f"RDMA reaches {tables.rate_text(rdma)}"
+        return "below", f"{what} of the {tables.rate_text(asked.min_bps)} asked for; {_alike(evidence)} flow control"
+    reached = _by_network(evidence, measured)
+    if reached >= TCP_SHARE_MIN * asked.min_bps:
+        return None
+    what = f"{tables.rate_text(reached)} of the {tables.rate_text(asked.min_bps)} asked for"
+    if asked.of_rdma:
+        return "unmeasured", f"TCP reaches {what}, which is of RDMA ports, and over these nothing was measured"
+    if not evidence.cpu_bound:
+        return "below", f"{what}; {_alike(evidence)} processors"
+    free = _free_of_processors(evidence)
+    if not free:
         return (
-            f"{tables.rate_text(measured)} of the {tables.rate_text(asked.min_bps)} asked for; {everybody} equally "
-            "slow, so it is no single machine's link: look at the transport, the MTU, the processors"
+            "unmeasured",
+            f"TCP reaches {what}, and there the processors are the limit, not the network: whether it carries more "
+            "could not be measured",
         )
+    if (reached := stats.median(free)) >= TCP_SHARE_MIN * asked.min_bps:
+        return None
+    what = f"{tables.rate_text(reached)} of the {tables.rate_text(asked.min_bps)} asked for"
+    return "below", f"{what} where no processor is the limit: look at the transport and the MTU"
+
+
+def _below_line(evidence: Evidence, measured: float) -> str | None:
+    """Below the line of the ports, and not by a machine's own bound or its processor."""
     if evidence.cpu_bound:
         return None
+    reached = _by_network(evidence, measured)
     lines = [port.speed_bps for port in evidence.ports if port.driver not in _VIRTUAL_DRIVERS]
-    if lines and min(lines) > 0 and measured < TCP_SHARE_MIN * min(lines):
+    if lines and min(lines) > 0 and reached < TCP_SHARE_MIN * min(lines):
         return (
-            f"{tables.rate_text(measured)} of the ports' {tables.rate_text(min(lines))}; {everybody} equally slow, "
-            "so it is no single machine's link: look at the transport, the MTU, the processors"
+            f"{tables.rate_text(reached)} of the ports' {tables.rate_text(min(lines))}; {_alike(evidence)} processors"
         )
     return None
+
+
+def _by_network(evidence: Evidence, measured: float) -> float:
+    """*measured*, or what pairs reach that no machine's own bound holds back; without limit where none is left."""
+    if measured < TCP_SHARE_MIN * min(evidence.bounds.values(), default=math.inf):
+        return measured
+    free = [rate for (sender, _), rate in localise.best_rates(evidence).items() if sender not in evidence.bounds]
+    return stats.median(free) if free else math.inf
+
+
+def _free_of_processors(evidence: Evidence) -> list[float]:
+    """Rates of the pairs that neither a processor nor a bound held back."""
+    busy = set(evidence.cpu_bound)
+    best = localise.best_rates(evidence)
+    return [rate for pair, rate in best.items() if busy.isdisjoint(pair) and pair[0] not in evidence.bounds]
+
+
+def _alike(evidence: Evidence) -> str:
+    count = len(evidence.machines)
+    everybody = "both machines are" if count == 2 else f"all {count} machines are"
+    return f"{everybody} equally slow, so it is no single machine's link: look at the transport, the MTU, the"
 
 
 def _beyond_bounds(evidence: Evidence, asked: Asked) -> str | None:
@@ -247,6 +304,8 @@ def _sound(evidence: Evidence) -> str:
         rate = f"{tables.rate_text(stats.median(list(localise.best_rates(evidence).values())))} in pairs"
     wrong = "every element right" if evidence.sizes else "no element wrong"
     sentence = f"{count} machines are sound: {rate}, {wrong}, no link slower than its peers"
+    if rdma := rdma_verdict.rate(evidence.rdma):
+        sentence += f"; RDMA {tables.rate_text(rdma)} from port to port"
     if limited := bounds.reached(evidence):
         # A ring goes at the pace of its slowest hop; in pairs the others are measured without it.
         were = "all were" if not evidence.rounds else "was" if len(limited) == 1 else "were"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astra_netprobe.readings import Evidence, Flow, Hop, LargePacket, Port, Reach, Sized, Wrong
+from astra_netprobe.readings import Evidence, Flow, Hop, LargePacket, Port, RdmaFlow, Reach, Sized, Wrong
 from astra_netprobe.verdict import Asked, judge
 from tests.netprobe.simulated import LINE, Network, machines, probe
 
@@ -143,6 +143,43 @@ def test_a_virtual_ports_speed_is_no_line_rate() -> None:
     real = tuple(replace(port, driver="mlx5_core") for port in ports)
     assert judge(replace(SOUND, ports=real)).exit == 1
     assert judge(replace(SOUND, ports=real, cpu_bound=FOUR)).exit == 0
+
+
+def rdma(rate: float, reason: str = "") -> tuple[RdmaFlow, ...]:
+    return tuple(RdmaFlow(one, other, "mlx5_0", "mlx5_0", rate, 100e9, reason) for one, other in ways_of("m-0"))
+
+
+SLOW_RING = replace(SOUND, rounds=())
+HALF = tuple(Flow(*pair, 0.4 * LINE) for pair in (("m-0", "m-1"), ("m-1", "m-0"), ("m-2", "m-3"), ("m-3", "m-2")))
+
+
+@pytest.mark.parametrize(
+    ("evidence", "asked", "state", "words"),
+    [
+        (SOUND, Asked(100 * LINE), "below", "0.96 Gbit/s of the 100.00 Gbit/s asked for; all 4 machines are equally"),
+        (replace(SOUND, rdma=rdma(97e9)), Asked(100 * LINE), "sound", "RDMA 97.00 Gbit/s from port to port"),
+        (replace(SOUND, rdma=rdma(97e9), cpu_bound=FOUR), Asked(100 * LINE), "sound", "RDMA 97.00 Gbit/s"),
+        (replace(SOUND, rdma=rdma(97e9)), Asked(200 * LINE), "below", "RDMA reaches 97.00 Gbit/s of the 200.00 Gbit/s"),
+        (replace(SOUND, rdma=rdma(97e9)), Asked(LINE), "sound", "4 machines are sound"),
+        (replace(SOUND, rdma=rdma(89e9)), Asked(), "below", "RDMA reaches 89.0 of the ports' 100 Gbit/s"),
+        (replace(SOUND, cpu_bound=FOUR), Asked(100 * LINE), "unmeasured", "the processors are the limit, not the net"),
+        (replace(SOUND, cpu_bound=FOUR), Asked(LINE), "sound", "4 machines are sound"),
+        (replace(SOUND, cpu_bound=FOUR[:3]), Asked(10 * LINE), "unmeasured", "could not be measured"),
+        (replace(SOUND, cpu_bound=FOUR[:1]), Asked(10 * LINE), "below", "1.00 Gbit/s of the 10.00 Gbit/s asked for"),
+        (replace(SLOW_RING, cpu_bound=FOUR[:1]), Asked(10 * LINE), "unmeasured", "the processors are the limit"),
+        (replace(SLOW_RING, sizes=(), rounds=(HALF,), cpu_bound=FOUR[:2]), Asked(LINE), "below", "0.40 Gbit/s of the"),
+        (SOUND, Asked.of(400, "infiniband"), "unmeasured", "of the 400.00 Gbit/s asked for, which is of RDMA ports"),
+        (SOUND, Asked.of(1, "rdma"), "sound", "4 machines are sound"),
+        (SOUND, Asked.of(400, "ethernet"), "below", "0.96 Gbit/s of the 400.00 Gbit/s asked for"),
+        (replace(SOUND, rdma=rdma(390e9)), Asked.of(400, "infiniband"), "sound", "RDMA 390.00 Gbit/s"),
+    ],
+)  # fmt: skip
+def test_what_was_asked_is_judged_by_what_could_show_it(
+    evidence: Evidence, asked: Asked, state: str, words: str
+) -> None:
+    verdict = judge(evidence, asked)
+    assert (verdict.state, verdict.exit) == (state, {"sound": 0, "below": 1, "unmeasured": 3}[state])
+    assert words in verdict.sentence and verdict.blamed == ()
 
 
 def test_a_machine_without_processor_time_is_not_blamed_on_its_network() -> None:
