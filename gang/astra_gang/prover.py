@@ -27,7 +27,7 @@ from astra_netprobe.bounds import levelled
 from astra_netprobe.channel import Channel, Silent
 from astra_netprobe.conductor import Conductor
 from astra_netprobe.readings import Evidence
-from astra_netprobe.verdict import Verdict
+from astra_netprobe.verdict import Asked, Verdict
 from astra_netprobe.ways import SocketChannel, Way
 
 _log = logging.getLogger(__name__)
@@ -109,12 +109,13 @@ class Prover:
     async def _verdict(self, run: RunRecord, decision: Prove) -> Verdict:
         """The core bounds the waits in here: it wants no answer any more after `prove_wait_s`."""
         limit_s = run.state.policy.prove_s
+        asked = Asked.of(run.spec.min_gbps, run.state.tier)
         for turn in range(TRIES):
             await self._connected(decision.machines)
             third = self._witness(run, decision.machines) if turn == 0 else None
             taking_part = (*decision.machines, third) if third is not None else decision.machines
             async with self._turns.on(taking_part):
-                verdict, took_part = await self._measure(taking_part, third, limit_s)
+                verdict, took_part = await self._measure(taking_part, third, asked, limit_s)
             if took_part or turn == TRIES - 1:
                 break
             _log.warning("proof_again run=%s reason=%r", run.state.name, verdict.sentence)
@@ -144,7 +145,9 @@ class Prover:
         chosen = witness.choose([seen[name].facts for name in machines if name in seen], idle)
         return None if chosen is None else chosen.name
 
-    async def _measure(self, machines: Sequence[str], third: str | None, limit_s: float) -> tuple[Verdict, bool]:
+    async def _measure(
+        self, machines: Sequence[str], third: str | None, asked: Asked, limit_s: float
+    ) -> tuple[Verdict, bool]:
         """The verdict, and whether all was done for it: every machine took part, and it is not for a witness's sake."""
         conductor: Conductor | None = None
         is_over = False
@@ -157,7 +160,7 @@ class Prover:
         if conductor is None:
             return Verdict("unmeasured", f"the ways to the machines could not be opened in {limit_s:g} s"), False
         evidence = conductor.evidence
-        verdict = witness.verdict(evidence, third)
+        verdict = witness.verdict(evidence, third, asked)
         if verdict.state == "sound" and (is_over or _is_open(evidence)) and _has_suspects(evidence):
             why = f"some link seems slow, but the time of {limit_s:g} s was over before it was known which"
             return replace(verdict, state="unmeasured", sentence=why), True

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from astra_agent.wire import MachineFacts
 from astra_netprobe.readings import Evidence
-from astra_netprobe.verdict import Verdict, judge
+from astra_netprobe.verdict import Asked, Verdict, judge
 
 ENOUGH = 3
 """Machines that are each other's measure."""
@@ -30,13 +30,13 @@ def choose(facts: Sequence[MachineFacts], idle: Iterable[MachineFacts]) -> Machi
     return max(others, key=lambda found: len(wanted.intersection(found.domains.items())), default=None)
 
 
-def verdict(evidence: Evidence, witness: str | None) -> Verdict:
+def verdict(evidence: Evidence, witness: str | None, asked: Asked | None = None) -> Verdict:
     """
-    On the run's own machines. Of the witness only rates count, to compare with: who can't reach it, or is not reached
-    by it, may be as sound as it is.
+    On the run's own machines, by what it asked for. Of the witness only rates count, to compare with: who can't reach
+    it, or is not reached by it, may be as sound as it is.
     """
     if witness is None:
-        return judge(evidence)
+        return judge(evidence, asked)
     own = evidence.without(witness)
     compared = replace(
         evidence,
@@ -47,7 +47,7 @@ def verdict(evidence: Evidence, witness: str | None) -> Verdict:
         absent=own.absent,
         rdma=own.rdma,
     )
-    found = judge(compared)
+    found = judge(compared, asked)
     if set(found.blamed) - {witness} or (found.state == "unmeasured" and witness not in evidence.absent):
         return found
-    return judge(own)
+    return judge(own, asked)

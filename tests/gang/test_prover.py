@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from astra_agent.wire import PortFacts
 from astra_gang.core import Policy
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.eventually import until
@@ -84,6 +85,22 @@ async def test_nobody_is_armed_before_the_network_is_proved(cluster: FakeCluster
     said = await cluster.sentences()
     assert any(s.startswith("The network is proved: 4 machines are sound: ") for s in said)
     await complete(cluster)
+
+
+async def test_what_the_run_asks_of_its_ports_is_asked_of_the_network(tmp_path: Path) -> None:
+    made = FakeCluster(tmp_path, machines=2)
+    for agent in made.agents.values():
+        agent.facts = agent.facts.model_copy(update={"ports": (PortFacts(name="eth0", tier="ethernet", gbps=10),)})
+    wanted = document("llama", 2, preflight=True)
+    wanted["spec"]["task_template"]["requested_resources"]["network"] = {"min_gbps": 10}
+    async with made:
+        await made.connected()
+        status, answer = await made.request("POST", "jobs", json=wanted)
+        assert status == 201, answer
+        await made.until_phase("running")
+        said = await made.sentences()
+        assert any("Gbit/s of the 10.00 Gbit/s asked for; both machines are equally slow" in s for s in said), said
+        await complete(made, 2)
 
 
 async def test_a_restart_on_the_same_machines_is_not_proved_again(cluster: FakeCluster) -> None:

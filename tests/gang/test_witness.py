@@ -10,6 +10,7 @@ import pytest
 from astra_agent.wire import MachineFacts
 from astra_gang import witness
 from astra_netprobe.readings import LargePacket, Reach
+from astra_netprobe.verdict import Asked
 from tests.gang.cluster import machine
 from tests.netprobe.simulated import LINE, Network, machines, probe
 
@@ -51,6 +52,14 @@ def test_what_is_wrong_with_the_witness_is_not_told() -> None:
 def test_a_sound_network_is_told_of_the_run_s_own_machines() -> None:
     found = witness.verdict(probe(Network(THREE, noise=0.05)), THIRD)
     assert found.sentence.startswith("2 machines are sound: ")
+
+
+@pytest.mark.parametrize("third", [THIRD, None])
+def test_what_the_run_asks_for_is_asked_of_its_machines(third: str | None) -> None:
+    evidence = probe(Network(THREE))
+    assert witness.verdict(evidence, third, Asked(min_bps=LINE)).state == "sound"
+    found = witness.verdict(evidence, third, Asked(min_bps=10 * LINE))
+    assert (found.state, found.blamed) == ("below", ())
 
 
 def test_a_witness_that_takes_no_part_leaves_the_two_alone_and_a_machine_of_the_run_does_not() -> None:
