@@ -15,6 +15,7 @@ from matplotlib import image
 from rich.console import Console
 
 from astra_agent.errors import InvalidRequest
+from astra_cli.main import invoke
 from astra_cli.netcheck import plot, report
 from astra_cli.netcheck.endpoints import Standing
 from astra_cli.netcheck.lead import lead
@@ -25,6 +26,8 @@ from astra_netprobe.readings import Evidence, Flow
 from astra_netprobe.responder import Responder
 from astra_netprobe.settings import MIB, Settings
 from astra_netprobe.verdict import Asked, judge
+from tests.fakes.api import TOKEN as API_TOKEN
+from tests.fakes.api import FakeApi, job
 
 TOKEN = "a-token"
 NAMES = ("m-0", "m-1", "m-2")
@@ -156,3 +159,65 @@ def test_results_are_compared_where_machines_had_the_same_bounds(before: object,
     now = report.document(evidence, judge(evidence), None, at="2026-01-02T00:00:00Z")
     compared = report.comparison(now, now | {"evidence": before})
     assert (compared is not None and "pairs at 1.00 of the last good result" in compared) == told
+
+
+# Which exit status, and what a run asks for ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "token", "sentence"),
+    [
+        (["run", "no-such-run"], API_TOKEN, "there is no run no-such-run"),
+        (["run", "first-gang"], "wrong", "the token is wrong"),
+        (["pair", "m-1", "m-2"], "wrong", "the token is wrong"),
+        (["preflight", "--machines", "2"], "wrong", "the token is wrong"),
+        (["pair", "m-1", "m-9"], API_TOKEN, "there is no machine m-9"),
+    ],
+)
+def test_what_is_not_there_and_who_may_not_are_bad_input(
+    api: FakeApi, capsys: pytest.CaptureFixture[str], words: list[str], token: str, sentence: str
+) -> None:
+    code = invoke(["netcheck", *words, "--token", token])
+    assert (code, sentence in capsys.readouterr().err) == (2, True)
+
+
+def test_a_run_that_holds_no_machine_and_a_coordinator_that_is_away_could_not_be_measured(
+    api: FakeApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    api.job = job(phase="Pending", workers=[])
+    assert invoke(["netcheck", "run", "first-gang", "--token", API_TOKEN]) == 3
+    assert "run first-gang holds no machine now: it is Pending" in capsys.readouterr().err
+    api.stop()
+    assert invoke(["netcheck", "run", "first-gang", "--token", API_TOKEN]) == 3
+
+
+@pytest.mark.parametrize(
+    ("network", "tier", "options", "asked"),
+    [
+        ({"min_gbps": 100}, "ethernet", [], Asked(100e9)),
+        ({"min_gbps": 400, "interconnect": "infiniband"}, "infiniband", [], Asked(400e9, of_rdma=True)),
+        ({"min_gbps": 100}, "ethernet", ["--min-gbps", "25"], Asked(25e9)),
+        (None, None, [], Asked()),
+    ],
+)
+def test_a_run_is_asked_for_what_its_specification_says(
+    api: FakeApi,
+    monkeypatch: pytest.MonkeyPatch,
+    network: dict[str, object] | None,
+    tier: str | None,
+    options: list[str],
+    asked: Asked,
+) -> None:
+    api.job = job(tier=tier)
+    api.job["spec"]["task_template"] = {"requested_resources": {"machines": 2, "network": network}}
+    for worker in api.job["status"]["workers"]:
+        worker["machine"] = "m-1"
+    led: list[Asked] = []
+
+    async def lead(*_: object, asked: Asked, **__: object) -> int:
+        led.append(asked)
+        return 0
+
+    monkeypatch.setattr("astra_cli.commands.netcheck.lead", lead)
+    assert invoke(["netcheck", "run", "first-gang", "--token", API_TOKEN, *options]) == 0
+    assert led == [asked]

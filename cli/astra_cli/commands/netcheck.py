@@ -15,7 +15,7 @@ from typing import Any, ParamSpec
 
 import click
 
-from astra_agent.errors import AstraError, InvalidRequest, NotFound
+from astra_agent.errors import AstraError, InvalidRequest, NoCapacity, NotFound, Unauthorized
 from astra_cli import completing, runfile
 from astra_cli.client import Client
 from astra_cli.invocation import Invocation, ask, run_argument, talks
@@ -32,6 +32,8 @@ from astra_netprobe.verdict import EXIT, Asked
 
 TOKEN = "ASTRA_NETCHECK_TOKEN"
 PORT = 7412
+BAD_INPUT = 2
+"""What is no run, no machine, or not the token of who may."""
 
 P = ParamSpec("P")
 
@@ -54,6 +56,9 @@ def _measures(command: Callable[P, int]) -> Callable[P, int]:
             return command(*args, **kwargs)
         except InvalidRequest:
             raise
+        except (NotFound, Unauthorized) as error:
+            complain(str(error))
+            return BAD_INPUT
         except AstraError as error:
             complain(str(error))
             return EXIT["unmeasured"]
@@ -129,8 +134,7 @@ def preflight(
         placed = await client.place(document)
         invocation.output.note(f"{placed['why']}: {', '.join(item['name'] for item in placed['machines'])}")
         places = [Named(item["name"], item["address"]) for item in placed["machines"]]
-        if measure["min_gbps"] is None:
-            measure["min_gbps"] = placed["min_gbps"]
+        _take_asked(measure, placed["min_gbps"], placed["tier"])
         narrator = Quiet(invocation.output)
         after = functools.partial(with_program.run, client, document, narrator, limit_s=wait_s)
         return await _lead(invocation, client, places, measure, after if framework else None)
@@ -149,7 +153,8 @@ def run_(invocation: Invocation, /, run: str, **measure: Any) -> int:
         job = await client.job(run)
         names = [worker["machine"] for worker in job["status"]["workers"] if worker["machine"]]
         if not names:
-            raise NotFound(f"run {run} holds no machine now: it is {job['status']['phase']}")
+            raise NoCapacity(f"run {run} holds no machine now: it is {job['status']['phase']}")
+        _take_asked(measure, _min_gbps(job["spec"]), job["status"]["tier"])
         return await _lead(invocation, client, await _named(client, names), measure)
 
     return ask(invocation, conversation)
@@ -219,7 +224,8 @@ async def _lead(
     after: RunProgram | None = None,
 ) -> int:
     rails, settings = measure["rails"], Settings(budget_s=measure["budget_s"], streams=measure["streams"])
-    token, asked = os.environ.get(TOKEN, ""), Asked(min_bps=1e9 * (measure["min_gbps"] or 0.0))
+    token = os.environ.get(TOKEN, "")
+    asked: Asked = measure.get("asked") or Asked(min_bps=1e9 * (measure["min_gbps"] or 0.0))
     if len(rails) > 1:
         if measure["save"] or measure["picture"] or after:
             raise InvalidRequest("--save, --plot and --with go with one --rail, not with several", "--rail")
@@ -235,6 +241,20 @@ async def _lead(
         picture=measure["picture"],
         run_program=after,
     )
+
+
+def _take_asked(measure: dict[str, Any], min_gbps: float, tier: str | None) -> None:
+    """Of the run, unless another rate is asked for on the command line; of the ports that it is placed by."""
+    given = measure["min_gbps"]
+    measure["asked"] = Asked.of(min_gbps if given is None else given, tier or "")
+
+
+def _min_gbps(spec: dict[str, Any]) -> float:
+    """Of a run's specification as the coordinator tells it."""
+    found: Any = spec
+    for part in ("task_template", "requested_resources", "network", "min_gbps"):
+        found = (found or {}).get(part)
+    return float(found or 0.0)
 
 
 async def _named(client: Client, names: list[str]) -> list[Named]:
