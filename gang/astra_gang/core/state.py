@@ -68,9 +68,9 @@ class Policy:
     prepare_timeout_s: float = 3600.0
     """How long all workers together may take until the first is ready: an image that no machine manages to pull."""
     prove_s: float = 20.0
-    """How long the proof of a network may take."""
+    """How long one try to prove a network may take."""
     prove_wait_s: float = 100.0
-    """How long it may be put off: by proofs of other runs on these machines, by a coordinator that starts again."""
+    """How long it may be put off: by proofs of other runs on these machines, a coordinator that starts again, tries."""
     reserve_timeout_s: float = 120.0
     arm_timeout_s: float = 120.0
     """Arming takes 0.1 s; a containerd that is being restarted half a minute."""
