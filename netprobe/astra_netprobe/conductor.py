@@ -19,6 +19,8 @@ from astra_netprobe.calling import reach_s
 from astra_netprobe.channel import Endpoint
 from astra_netprobe.company import Company, Lost
 from astra_netprobe.messages import (
+    CountErrors,
+    ErrorsCounted,
     FindPeers,
     Open,
     Opened,
@@ -37,6 +39,7 @@ from astra_netprobe.settings import Settings
 
 _OPEN_S = 10.0
 """A process is started for it, on a machine that may be busy."""
+_COUNT_S = 0.5
 _DOUBT_SHARE = 0.5
 """Of the budget, on top of it, for measuring again what looks slow."""
 _LOOK_AGAIN_S = 3.5
@@ -83,6 +86,7 @@ class Conductor:
                 await self._pairs.round_trips()
         except Lost:
             await self._look_again()
+        await self._count_errors()
         self._company.note(cpu_bound=self._company.cpu_bound())
         return self.evidence
 
@@ -184,6 +188,12 @@ class Conductor:
     async def _look_again(self) -> None:
         """Who reaches whom now."""
         await self._reach(min(self._settings.reach_s, _LOOK_AGAIN_S))
+
+    async def _count_errors(self) -> None:
+        answers = await self._company.ask_all(dict.fromkeys(self._company.machines, CountErrors()), _COUNT_S)
+        counted = {name: answer.errors for name, answer in answers.items() if isinstance(answer, ErrorsCounted)}
+        ports = self._company.evidence.ports
+        self._company.note(ports=tuple(replace(port, errors=counted.get(port.machine, 0)) for port in ports))
 
     # The plan ---------------------------------------------------------------------------------------------------------
 

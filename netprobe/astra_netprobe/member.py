@@ -27,7 +27,9 @@ from astra_netprobe.groups import DoublingGroup, Group, RingGroup
 from astra_netprobe.messages import (
     AllReduce,
     Answer,
+    CountErrors,
     Done,
+    ErrorsCounted,
     Failed,
     FindPeers,
     JoinDoubling,
@@ -70,6 +72,8 @@ class Member:
         self._door: Door | None = None
         self._caller: Caller | None = None
         self._mtu = 0
+        self._device = ""
+        self._errors = 0
         self._groups: dict[int, Group] = {}
 
     def close(self) -> None:
@@ -126,6 +130,7 @@ class Member:
         bounds = [bound for bound in (question.max_bps, self._max_bps) if bound]
         self._caller = Caller(question.rank, address, secret, min(bounds, default=0.0))
         self._mtu = facts.mtu or 1500
+        self._device, self._errors = facts.device, port.errors(facts.device)
         no_rdma = "its rate is bounded" if bounds else rdma.missing(self._root)
         return Opened(
             port=door.port, packet_port=door.packet_port, device=facts.device, driver=facts.driver, mtu=facts.mtu,
@@ -152,6 +157,8 @@ class Member:
                 return transfer_with(question, door, caller)
             case RoundTrips():
                 return round_trips(question, door, caller)
+            case CountErrors():
+                return ErrorsCounted(errors=max(0, port.errors(self._device) - self._errors))
             case RdmaWrite():
                 return rdma.write(question)
             case Open():

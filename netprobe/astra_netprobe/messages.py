@@ -14,7 +14,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Of all that crosses the network in a probe: these documents, and the greetings between machines."""
 MESSAGE_MAX = 1 << 20
 """Bytes of one document; one with 4,096 peers has about 300,000."""
@@ -150,6 +150,12 @@ class RoundTrips(Message):
     limit_s: Seconds
 
 
+class CountErrors(Message):
+    """Of the port, since `Open`."""
+
+    kind: Literal["count_errors"] = "count_errors"
+
+
 class RdmaWrite(Message):
     """
     One side of `ib_write_bw`: without *to* be called on TCP port *listen*, with it, an address, call and send.
@@ -167,7 +173,8 @@ class RdmaWrite(Message):
 
 Question: TypeAlias = (
     Open | FindPeers | SendPackets | JoinRing | JoinDoubling | AllReduce | Leave | Transfer | RoundTrips | RdmaWrite
-)
+    | CountErrors
+)  # fmt: skip
 
 # Answers -------------------------------------------------------------------------------------------------------------
 
@@ -213,6 +220,10 @@ class Sent(Message):
     window_s: float
     retransmits: int
     rtt_s: float
+    cwnd: int = 0
+    """Packets that may be under way at once, at the end."""
+    lost: int = 0
+    """Packets that are taken for lost at the end, and are not sent again yet."""
     is_stuck: bool = False
     """Data is under way and nothing was acknowledged for a while."""
 
@@ -247,6 +258,11 @@ class RoundTripsDone(Message):
     broken: str = ""
 
 
+class ErrorsCounted(Message):
+    kind: Literal["errors_counted"] = "errors_counted"
+    errors: int = Field(ge=0)
+
+
 class RdmaDone(Message):
     """*reason*: why there is no rate."""
 
@@ -270,7 +286,16 @@ class Failed(Message):
 
 
 Answer: TypeAlias = (
-    Opened | PeersFound | PacketsSent | Reduced | Transferred | RoundTripsDone | RdmaDone | Done | Failed
+    Opened
+    | PeersFound
+    | PacketsSent
+    | Reduced
+    | Transferred
+    | RoundTripsDone
+    | RdmaDone
+    | ErrorsCounted
+    | Done
+    | Failed
 )
 
 QUESTION: TypeAdapter[Question] = TypeAdapter(Annotated[Question, Field(discriminator="kind")])

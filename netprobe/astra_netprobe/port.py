@@ -1,5 +1,6 @@
 """
-The network port that an address is on: name, driver, MTU, speed, duplex; asked of the kernel by ioctl.
+The network port that an address is on: name, driver, MTU, speed, duplex, errors; asked of the kernel by ioctl and
+netlink.
 
 Not by /sys, which shows the network namespace of whoever mounted it.
 """
@@ -17,6 +18,11 @@ _ADDRESS, _MTU, _ETHTOOL = 0x8915, 0x8921, 0x8946
 """SIOCGIFADDR, SIOCGIFMTU, SIOCETHTOOL."""
 _GET_SETTINGS, _GET_DRIVER = 0x1, 0x3
 _NAME_BYTES = 16
+_GET_LINK, _REQUEST, _STATISTICS = 18, 1, 23
+"""RTM_GETLINK, NLM_F_REQUEST and IFLA_STATS64 of linux/rtnetlink.h, linux/netlink.h, linux/if_link.h."""
+_HEADER, _LINK, _ATTRIBUTE = struct.Struct("=IHHII"), struct.Struct("=BxHiII"), struct.Struct("=HH")
+_COUNTERS = struct.Struct("=16Q")
+_RX_ERRORS, _TX_ERRORS, _TX_DROPPED, _RX_MISSED = 4, 5, 7, 15
 _DUPLEX: dict[int, Literal["half", "full"]] = {0: "half", 1: "full"}
 _SPEED_UNKNOWN = 0xFFFFFFFF
 
@@ -52,6 +58,37 @@ def with_addresses() -> tuple[str, ...]:
     """Names of the ports that have an IPv4 address."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         return tuple(name for _, name in socket.if_nameindex() if _address(asking, name))
+
+
+def errors(device: str) -> int:
+    """
+    What a port has got wrong, could not take or could not send since it came up; 0 for one that is not there.
+
+    Without what it received and nobody wanted, which the kernel counts as dropped as well.
+    """
+    try:
+        index = socket.if_nametoindex(device)
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as asking:
+            asking.settimeout(1.0)
+            link = _LINK.pack(socket.AF_UNSPEC, 0, index, 0, 0)
+            asking.send(_HEADER.pack(_HEADER.size + len(link), _GET_LINK, _REQUEST, 1, 0) + link)
+            answer = asking.recv(1 << 16)
+    except OSError:
+        return 0
+    return errors_told(answer)
+
+
+def errors_told(answer: bytes) -> int:
+    """By the answer to RTM_GETLINK; 0 where it says nothing of them."""
+    at = _HEADER.size + _LINK.size
+    while at + _ATTRIBUTE.size <= len(answer):
+        length, kind = _ATTRIBUTE.unpack_from(answer, at)
+        content = answer[at + _ATTRIBUTE.size : at + length]
+        if kind == _STATISTICS and len(content) >= _COUNTERS.size:
+            counted = _COUNTERS.unpack_from(content)
+            return int(sum(counted[each] for each in (_RX_ERRORS, _TX_ERRORS, _TX_DROPPED, _RX_MISSED)))
+        at += max(_ATTRIBUTE.size, (length + 3) & ~3)
+    return 0
 
 
 def _address(asking: socket.socket, name: str) -> str:

@@ -12,7 +12,9 @@ from astra_netprobe import channel
 from astra_netprobe.messages import (
     AllReduce,
     Answer,
+    CountErrors,
     Done,
+    ErrorsCounted,
     Failed,
     FindPeers,
     JoinDoubling,
@@ -145,3 +147,8 @@ async def test_round_trips_are_counted_by_who_asks(pair: tuple[Member, Member]) 
     )
     assert isinstance(asked, RoundTripsDone) and len(asked.times_s) == 5 and min(asked.times_s) > 0
     assert answered == RoundTripsDone(times_s=())
+
+
+async def test_errors_of_the_port_are_counted_from_when_the_probe_was_opened(pair: tuple[Member, Member]) -> None:
+    await open_both(pair)
+    assert await ask_both(pair, CountErrors(), CountErrors()) == (ErrorsCounted(errors=0), ErrorsCounted(errors=0))

@@ -6,7 +6,9 @@ from astra_netprobe import messages
 from astra_netprobe.messages import (
     AllReduce,
     Answer,
+    CountErrors,
     Done,
+    ErrorsCounted,
     Failed,
     FindPeers,
     JoinDoubling,
@@ -67,6 +69,8 @@ class FakeMember:
                 return self._transfer(question)
             case RoundTrips():
                 return self._trips(question)
+            case CountErrors():
+                return ErrorsCounted(errors=0)
             case _:
                 return Failed(sentence=f"this machine can't do {question.kind}")
 
