@@ -187,6 +187,8 @@ def sent_between(before: Sequence[TcpInfo], after: Sequence[TcpInfo], seconds: f
         window_s=max((now.window_s - then.window_s for then, now in changes), default=0.0),
         retransmits=sum(now.retransmits - then.retransmits for then, now in changes),
         rtt_s=max((now.rtt_s for now in after), default=0.0),
+        cwnd=sum(now.cwnd for now in after),
+        lost=sum(now.lost for now in after),
         is_stuck=any(now.unacked > 0 and now.silent_s >= STUCK_S for now in after),
     )
 

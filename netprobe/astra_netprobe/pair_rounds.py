@@ -58,6 +58,9 @@ class PairRounds:
             retransmits=sent.retransmits if sent is not None else 0,
             wrong=receiver.wrong if receiver is not None else 0,
             broken=bool(sender is None or receiver is None or sender.broken or receiver.broken),
+            rtt_s=sent.rtt_s if sent is not None else 0.0,
+            cwnd=sent.cwnd if sent is not None else 0,
+            lost=sent.lost if sent is not None else 0,
         )  # fmt: skip
 
     async def round_trips(self) -> None:

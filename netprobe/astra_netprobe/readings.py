@@ -48,7 +48,7 @@ class Sending:
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """One hop of a ring during a ring round."""
+    """One hop of a ring during a ring round; *rtt_s*, *cwnd* and *lost* as TCP has them at its end, in packets."""
 
     sender: str
     receiver: str
@@ -57,6 +57,9 @@ class Hop:
     retransmits: int = 0
     broken: bool = False
     """Data was under way to *receiver* and nothing of it was acknowledged any more."""
+    rtt_s: float = 0.0
+    cwnd: int = 0
+    lost: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,8 @@ class Flow:
     One direction of a pair during a pair round.
 
     *rate* is what the network carried while it had something to do, *reached* what came out in the end: they differ
-    where a machine was too slow for its network. *both*: the other direction was loaded at the same time.
+    where a machine was too slow for its network. *both*: the other direction was loaded at the same time. *rtt_s*,
+    *cwnd* and *lost* as TCP has them at its end, in packets.
     """
 
     sender: str
@@ -76,6 +80,9 @@ class Flow:
     retransmits: int = 0
     wrong: int = 0
     broken: bool = False
+    rtt_s: float = 0.0
+    cwnd: int = 0
+    lost: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,7 +127,12 @@ class Reductions:
                 sending = _sending(answer)
                 following = order[(position + 1) % len(order)]
                 broken = not is_whole and answer.sent.is_stuck
-                hops.append(Hop(name, following, sending.busy, sending.rate, sending.retransmits, broken))
+                hops.append(
+                    Hop(
+                        name, following, sending.busy, sending.rate, sending.retransmits, broken,
+                        answer.sent.rtt_s, answer.sent.cwnd, answer.sent.lost,
+                    )
+                )  # fmt: skip
         return tuple(hops)
 
     async def _leave(self, names: Sequence[str], tag: int) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 _LAYOUT = struct.Struct("=8B24I4Q6I4Q")
 _FIELDS_BYTES = 256
-_UNACKED, _LAST_ACK_RECEIVED, _RTT, _TOTAL_RETRANSMITS = 8 + 4, 8 + 12, 8 + 15, 8 + 23
+_UNACKED, _LOST, _LAST_ACK_RECEIVED, _RTT, _CWND, _TOTAL_RETRANSMITS = 8 + 4, 8 + 6, 8 + 12, 8 + 15, 8 + 18, 8 + 23
 _BYTES_ACKED, _MIN_RTT, _BUSY, _WINDOW = 8 + 24 + 2, 8 + 24 + 4 + 3, 8 + 24 + 4 + 6 + 1, 8 + 24 + 4 + 6 + 2
 
 
@@ -20,6 +20,8 @@ class TcpInfo:
         window_s: Of it, waiting for the receiver's program to read.
         min_rtt_s: The shortest that was seen: of the way itself, without queues. 0.0 before the first.
         silent_s: Since the last acknowledgement.
+        cwnd: Packets that may be under way at once.
+        lost: Packets that are taken for lost and are not sent again yet.
     """
 
     unacked: int
@@ -30,9 +32,11 @@ class TcpInfo:
     busy_s: float
     window_s: float
     silent_s: float
+    cwnd: int
+    lost: int
 
 
-NOTHING = TcpInfo(0, 0.0, 0.0, 0, 0, 0.0, 0.0, 0.0)
+NOTHING = TcpInfo(0, 0.0, 0.0, 0, 0, 0.0, 0.0, 0.0, 0, 0)
 
 
 def read(connection: socket.socket) -> TcpInfo:
@@ -55,4 +59,6 @@ def parse(raw: bytes) -> TcpInfo:
         busy_s=fields[_BUSY] / 1e6,
         window_s=fields[_WINDOW] / 1e6,
         silent_s=fields[_LAST_ACK_RECEIVED] / 1e3,
+        cwnd=fields[_CWND],
+        lost=fields[_LOST],
     )

@@ -77,15 +77,22 @@ class _Finding:
 def judge(evidence: Evidence, asked: Asked | None = None) -> Verdict:
     """What *evidence* says of the network between its machines."""
     slow, certain = localise.slow(evidence), localise.is_certain(evidence)
+    slower, slow_ones = _slower_ports(evidence.ports), {name for one in slow if one.sick for name in _blame(one)}
     found = [
         *(_Finding(sentence, blamed) for sentence, blamed in reach.findings(evidence)),
         *_wrong(evidence.wrongs),
         *_black_holes(evidence.packets),
         *_duplex(evidence.ports),
         *(_Finding(finding.sentence, _blame(finding)) for finding in slow if finding.sick and certain),
+        *(_Finding(sentence, (name,)) for name, sentence in slower.items() if name in slow_ones and certain),
         *(_Finding(sentence, blamed) for sentence, blamed in rdma_verdict.findings(evidence.rdma)),
     ]
-    notes = (*(finding.sentence for finding in slow if not finding.sick), *_notes(evidence))
+    notes = (
+        *(finding.sentence for finding in slow if not finding.sick),
+        *(sentence for name, sentence in slower.items() if name not in slow_ones or not certain),
+        *(again for finding in slow if (again := _sent_again(finding, evidence)) is not None),
+        *_notes(evidence),
+    )
     if found:
         blamed = tuple(dict.fromkeys(name for finding in found for name in finding.blamed))
         more = tuple(finding.sentence for finding in found[1:])
@@ -164,6 +171,48 @@ def _duplex(ports: Sequence[Port]) -> list[_Finding]:
         for port in ports
         if port.duplex == "half" and port.driver not in _VIRTUAL_DRIVERS
     ]
+
+
+def _slower_ports(ports: Sequence[Port]) -> dict[str, str]:
+    """By machine: its port negotiated less than its peers' did in the middle."""
+    told = [port for port in ports if port.speed_bps and port.driver not in _VIRTUAL_DRIVERS]
+    found = {}
+    for port in told:
+        others = [other.speed_bps for other in told if other is not port]
+        if others and port.speed_bps < (usual := stats.median(others)):
+            whose = "the other's" if len(others) == 1 else "the others'"
+            found[port.machine] = (
+                f"{port.machine}'s port {port.device} runs at {port.speed_bps / 1e9:g} Gbit/s, {whose} at "
+                f"{usual / 1e9:g}: check the cable and the switch"
+            )
+    return found
+
+
+def _sent_again(finding: localise.Slow, evidence: Evidence) -> str | None:
+    """What TCP lost where it is slow: a bad cable loses, a link that is only slower need not."""
+
+    def is_of_it(sender: str, receiver: str) -> bool:
+        match finding.kind:
+            case "sends":
+                return sender in finding.machines
+            case "receives":
+                return receiver in finding.machines
+            case "both_ways":
+                return sender in finding.machines or receiver in finding.machines
+            case "halves":
+                return (sender in finding.machines) != (receiver in finding.machines)
+            case _:
+                return (sender, receiver) == finding.machines
+
+    count = sum(hop.retransmits for hops in evidence.rings for hop in hops if is_of_it(hop.sender, hop.receiver))
+    count += sum(flow.retransmits for flow in evidence.flows if is_of_it(flow.sender, flow.receiver))
+    if not count:
+        return None
+    where = {
+        "sends": f"what {finding.machines[0]} sent", "receives": f"what was sent to {finding.machines[0]}",
+        "both_ways": f"what {finding.machines[0]} sent and was sent", "halves": "what went between the halves",
+    }.get(finding.kind, f"what {finding.machines[0]} sent to {finding.machines[-1]}")  # fmt: skip
+    return f"of {where} {count} {'packet' if count == 1 else 'packets'} had to be sent again"
 
 
 def _blame(finding: localise.Slow) -> tuple[str, ...]:

@@ -117,6 +117,7 @@ def test_the_kernel_tells_what_a_connection_carried() -> None:
             time.sleep(0.01)  # the last acknowledgement may be on its way
     assert found.acked_bytes >= 1 << 20
     assert 0 < found.rtt_s < 1 and 0 < found.min_rtt_s < 1
+    assert 0 < found.cwnd < 1 << 20 and found.lost == 0
     assert tcp_info.read(sending) == tcp_info.NOTHING
 
 

@@ -137,6 +137,59 @@ def test_ports_that_differ_are_told_and_half_duplex_is_sick() -> None:
     assert judge(replace(SOUND, ports=half)).sentence.startswith("m-3's port eth0 is in half duplex")
 
 
+def slow_port(*speeds: float, driver: str = "ixgbe") -> tuple[Port, ...]:
+    return tuple(Port(f"m-{i}", "10.0.0.1", "eth0", driver, 1500, speed) for i, speed in enumerate(speeds))
+
+
+@pytest.mark.parametrize(
+    ("ports", "notes"),
+    [
+        (slow_port(1e9, 1e9, 1e9, 1e9), ()),
+        (
+            slow_port(1e9, 1e9, 1e9, 1e8),
+            ("m-3's port eth0 runs at 0.1 Gbit/s, the others' at 1: check the cable and the switch",),
+        ),
+        (slow_port(1e9, 0.0, 0.0, 1e8), ("m-3's port eth0 runs at 0.1 Gbit/s, the other's at 1: check the cable and "
+                                         "the switch",)),
+        (slow_port(1e9, 1e9, 1e9, 1e10), ()),
+        (slow_port(1e9, 1e9, 1e9, 1e8, driver="veth"), ()),
+        (slow_port(1e9, 1e9, 1e9, 0.0), ()),
+    ],
+)  # fmt: skip
+def test_a_port_that_negotiated_less_than_its_peers_is_a_note(ports: tuple[Port, ...], notes: tuple[str, ...]) -> None:
+    assert judge(replace(SOUND, ports=ports, cpu_bound=())).notes == notes
+
+
+def test_a_port_that_negotiated_less_and_is_slow_is_a_finding() -> None:
+    slow = {"m-3": 0.1 * LINE}
+    evidence = probe(Network(FOUR, sends=slow, receives=slow))
+    verdict = judge(replace(evidence, ports=slow_port(1e9, 1e9, 1e9, 1e8)))
+    assert verdict.sentence.startswith("m-3 sends at 0.10") and verdict.blamed == ("m-3",)
+    assert verdict.more == ("m-3's port eth0 runs at 0.1 Gbit/s, the others' at 1: check the cable and the switch",)
+    assert verdict.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("fault", "note"),
+    [
+        ({"sends": {"m-3": 0.2 * LINE}}, "of what m-3 sent 12 packets had to be sent again"),
+        ({"receives": {"m-3": 0.2 * LINE}}, "of what was sent to m-3 12 packets had to be sent again"),
+        ({"ways": {("m-1", "m-2"): 0.2 * LINE}}, "of what m-1 sent to m-2 6 packets had to be sent again"),
+    ],
+)
+def test_what_tcp_had_to_send_again_where_it_is_slow_is_told(fault: dict[str, object], note: str) -> None:
+    """Two for each measurement of a pair; those that are sound have as many, which is nobody's business."""
+    evidence = probe(Network(FOUR, **fault))  # type: ignore[arg-type]
+    lossy = tuple(tuple(replace(flow, retransmits=2) for flow in flows) for flows in evidence.rounds)
+    assert judge(replace(evidence, rounds=lossy)).notes == (note,)
+    assert judge(evidence).notes == ()
+
+
+def test_errors_that_a_port_counted_are_told() -> None:
+    ports = (*slow_port(1e9, 1e9, 1e9), Port("m-3", "10.0.0.4", "eth0", "veth", errors=7))
+    assert judge(replace(SOUND, ports=ports)).notes == ("m-3's port eth0 counted 7 errors and drops during the probe",)
+
+
 def test_a_virtual_ports_speed_is_no_line_rate() -> None:
     ports = tuple(Port(name, "10.0.0.1", "eth0", "veth", 1500, 100e9) for name in FOUR)
     assert judge(replace(SOUND, ports=ports)).exit == 0
