@@ -76,6 +76,25 @@ def test_a_table_is_read_back_as_it_was_written() -> None:
     assert reading.rows[2].bus_bytes_per_s == pytest.approx(1.5 * 64 * MIB / 0.8, rel=0.01)
     assert "# Bus bandwidth 0.126 GB/s on the plateau, at 64 MiB" in text
     assert "Avg" not in text
+    assert [(row.min_s, row.p99_s) for row in reading.rows] == [
+        (pytest.approx(3e-5), pytest.approx(32e-6, rel=0.01)),
+        (pytest.approx(0.05), pytest.approx(0.052, rel=0.01)),
+        (pytest.approx(0.79), pytest.approx(0.81, rel=0.01)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("size", "seconds"), [(8, 2e-6), (8, 9.994e-4), (1 << 20, 1.5e-5), (1 << 30, 0.02), (1 << 30, 9.9)]
+)
+def test_the_table_fits_into_a_hundred_columns_and_its_columns_stand_below_their_names(
+    size: int, seconds: float
+) -> None:
+    sized = Sized(size, 4096, "ring", (seconds, 0.9 * seconds, 1.01 * seconds), wrong=1)
+    head, units, row, *_ = tables.render((sized,)).splitlines()
+    assert len(head) == len(units) == len(row) <= 100
+    for name in ("time", "algbw", "busbw", "#wrong", "min", "p99"):
+        end = head.index(name) + len(name)
+        assert row[end - 1] != " " and row[end : end + 1] in ("", " ")
 
 
 def test_what_another_tool_measured_stands_below_and_decides_nothing() -> None:
