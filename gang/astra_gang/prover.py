@@ -164,7 +164,8 @@ class Prover:
         if verdict.state == "sound" and (is_over or _is_open(evidence)) and _has_suspects(evidence):
             why = f"some link seems slow, but the time of {limit_s:g} s was over before it was known which"
             return replace(verdict, state="unmeasured", sentence=why), True
-        return verdict, verdict.state != "unmeasured" or not (evidence.absent or third)
+        is_known = witness.verdict(evidence, third).state != "unmeasured"  # more tries show no more of what was asked
+        return verdict, is_known or not (evidence.absent or third)
 
     def _way(self, machine: str) -> Way:
         seen = self._roster.get(machine)

@@ -103,6 +103,27 @@ async def test_what_the_run_asks_of_its_ports_is_asked_of_the_network(tmp_path: 
         await complete(made, 2)
 
 
+async def test_what_tcp_can_t_show_of_rdma_ports_is_not_tried_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = FakeCluster(tmp_path, machines=3)
+    ports = (PortFacts(name="mlx5_0", tier="infiniband", gbps=400),)
+    for agent in made.agents.values():
+        agent.facts = agent.facts.model_copy(update={"ports": ports, "domains": {"infiniband": "ib-1"}})
+    wanted = document("llama", 2, preflight=True)
+    asked = {"interconnect": "infiniband", "min_gbps": 400}
+    wanted["spec"]["task_template"]["requested_resources"]["network"] = asked
+    async with made:
+        await made.connected()
+        status, answer = await made.request("POST", "jobs", json=wanted)
+        assert status == 201, answer
+        await made.until_phase("running")
+        said = await made.sentences()
+        assert any("asked for, which is of RDMA ports, and over these nothing was measured" in s for s in said), said
+        assert "proof_again" not in caplog.text
+        await complete(made, 2)
+
+
 async def test_a_restart_on_the_same_machines_is_not_proved_again(cluster: FakeCluster) -> None:
     await submit(cluster)
     await cluster.until_phase("running")
