@@ -456,6 +456,12 @@ def changed(value: Any, place: tuple[Any, ...], new: object) -> Any:
     return copy
 
 
+def test_a_name_with_a_line_break_is_told_on_one_line() -> None:
+    field, sentence = refusal(document(spec={"a\nb": None}))
+    assert field == "spec.a\\nb"
+    assert sentence.startswith("spec.a\\nb is no field of a run")
+
+
 @given(st.sampled_from(places(LLAMA_SFT) + places(ETL)), st.sampled_from([LLAMA_SFT, ETL]), json_values)
 def test_any_document_is_parsed_or_refused_in_one_printable_sentence(
     place: tuple[Any, ...], example: dict[str, Any], value: object

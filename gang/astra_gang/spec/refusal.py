@@ -62,8 +62,9 @@ def _sentence(detail: ErrorDetails, location: Location, field: str, document: ob
 
 
 def _printable(text: str) -> str:
-    """JSON may hold half of a surrogate pair, which no terminal or answer can be sent."""
-    return text.encode("utf-8", "backslashreplace").decode()
+    """JSON may hold half of a surrogate pair, which no terminal or answer can be sent, and names with line breaks."""
+    whole = text.encode("utf-8", "backslashreplace").decode()
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in whole)
 
 
 def _unknown(location: Location, field: str) -> str:
