@@ -76,11 +76,8 @@ def test_a_table_is_read_back_as_it_was_written() -> None:
     assert reading.rows[2].bus_bytes_per_s == pytest.approx(1.5 * 64 * MIB / 0.8, rel=0.01)
     assert "# Bus bandwidth 0.126 GB/s on the plateau, at 64 MiB" in text
     assert "Avg" not in text
-    assert [(row.min_s, row.p99_s) for row in reading.rows] == [
-        (pytest.approx(3e-5), pytest.approx(32e-6, rel=0.01)),
-        (pytest.approx(0.05), pytest.approx(0.052, rel=0.01)),
-        (pytest.approx(0.79), pytest.approx(0.81, rel=0.01)),
-    ]
+    found = [second for row in reading.rows for second in (row.min_s, row.p99_s)]
+    assert found == pytest.approx([3e-5, 32e-6, 0.05, 0.052, 0.79, 0.81], rel=0.01)
 
 
 @pytest.mark.parametrize(
