@@ -134,10 +134,10 @@ class Cluster:
     # What workers wrote -----------------------------------------------------------------------------------------------
 
     def written(self) -> dict[int, list[tuple[int, int]]]:
-        """By rank, each line: attempt, number."""
+        """By rank, each line: attempt, number. Where the power failed, a file may have zeros before the next line."""
         found = {}
         for rank in range(len(MACHINES)):
-            lines = self.machine.run(f"cat /written/{rank} 2>/dev/null || true").splitlines()
+            lines = self.machine.run(f"cat /written/{rank} 2>/dev/null || true").replace("\0", "").splitlines()
             found[rank] = [(int(attempt), int(number)) for attempt, number in (line.split() for line in lines)]
         return found
 
