@@ -33,6 +33,10 @@ MAX_WAITING = 256
 """Askers of one question."""
 CHECK_EVERY_S = 1.0
 """How often an upstream that does not answer is asked whether it does."""
+LOOP_EVERY_S = 20.0
+"""How often each upstream is asked something that comes back if it forwards to us: its own list may change any time."""
+MAX_LOOP_PROBES = 64
+"""That may still come back; the oldest is forgotten."""
 
 _RANDOM = random.SystemRandom()
 
@@ -56,9 +60,10 @@ class Forwarder:
         self._port = port
         self._upstreams: tuple[Upstream, ...] = ()
         self._in_flight: dict[_Key, _Exchange] = {}
-        self._probes: dict[bytes, Upstream] = {}
+        self._probes: dict[bytes, _LoopProbe] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._check: asyncio.TimerHandle | None = None
+        self._loop_check: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -68,7 +73,7 @@ class Forwarder:
 
     @property
     def loops(self) -> tuple[str, ...]:
-        """Upstreams that sent our own question back to us."""
+        """Upstreams that send our own questions back to us."""
         return tuple(upstream.name for upstream in self._upstreams if upstream.loops)
 
     def set_upstreams(self, addresses: Sequence[str]) -> None:
@@ -86,8 +91,9 @@ class Forwarder:
             upstream.close()
         self._upstreams = tuple(chosen)
         log.info("upstreams addresses=%s", ",".join(upstream.name for upstream in chosen) or "none")
-        for upstream in chosen:
-            self._probe_loop(upstream)
+        if self._loop_check is not None:
+            self._loop_check.cancel()
+        self._check_loops()
 
     def ask(self, query: Query, done: Done) -> None:
         if query.rtype == HINFO and self._is_loop(query):
@@ -155,32 +161,35 @@ class Forwarder:
         self._check = None
         sick = [upstream for upstream in self._upstreams if not upstream.is_healthy and not upstream.loops]
         for upstream in sick:
-            _Probe(self, b"\0", NS).send(upstream)
+            _Probe(self, upstream, b"\0", NS).send()
         if sick:
             self._check = self._loop.call_later(CHECK_EVERY_S, self._check_sick)
 
     # Loops ------------------------------------------------------------------------------------------------------------
 
-    def _probe_loop(self, upstream: Upstream) -> None:
-        """A question that nobody else would ask: whoever brings it to us forwards to us."""
-        name = absolute(f"{_RANDOM.getrandbits(62)}.{_RANDOM.getrandbits(62)}")
-        if len(self._probes) >= 64:
-            self._probes.clear()
-        self._probes[name] = upstream
-        _Probe(self, name, HINFO).send(upstream)
+    def _check_loops(self) -> None:
+        """
+        Ask each upstream what nobody else would ask: whoever brings that to us forwards to us. One that does is asked
+        nothing else, until it answers without.
+        """
+        for upstream in self._upstreams:
+            while len(self._probes) >= MAX_LOOP_PROBES:
+                del self._probes[next(iter(self._probes))]
+            name = absolute(f"{_RANDOM.getrandbits(62)}.{_RANDOM.getrandbits(62)}")
+            self._probes[name] = probe = _LoopProbe(self, upstream, name, HINFO)
+            probe.send()
+        self._loop_check = self._loop.call_later(LOOP_EVERY_S, self._check_loops) if self._upstreams else None
 
     def _is_loop(self, query: Query) -> bool:
-        upstream = self._probes.get(query.name)
-        if upstream is None:
-            return False
-        if not upstream.loops:
-            upstream.loops = True
-            log.error("upstream_loops address=%s reason=it forwards to this name server", upstream.name)
-        return True
+        probe = self._probes.get(query.name)
+        if probe is not None:
+            probe.came_back()
+        return probe is not None
 
     async def close(self) -> None:
-        if self._check is not None:
-            self._check.cancel()
+        for check in (self._check, self._loop_check):
+            if check is not None:
+                check.cancel()
         for exchange in list(self._in_flight.values()):
             exchange.finish(None)
         for task in self._tasks:
@@ -290,18 +299,23 @@ class _Exchange:
 class _Probe:
     """A question whose answer does not matter, only that there is one."""
 
-    def __init__(self, owner: Forwarder, name: bytes, rtype: int) -> None:
+    def __init__(self, owner: Forwarder, upstream: Upstream, name: bytes, rtype: int) -> None:
         self.question = name + rtype.to_bytes(2, "big") + IN.to_bytes(2, "big")
         self._owner = owner
+        self._upstream = upstream
         self._end: Callable[[], None] = lambda: None
         self._query = Query(RD, self.question, name, (), rtype, IN, None)
 
-    def send(self, upstream: Upstream) -> None:
+    def send(self) -> None:
         try:
-            self._end = upstream.send(question_packet(self._query, MAX_UDP_BYTES), self)
+            self._end = self._upstream.send(question_packet(self._query, MAX_UDP_BYTES), self)
         except OSError:
             return
-        asyncio.get_running_loop().call_later(CHECK_EVERY_S, self._end)
+        asyncio.get_running_loop().call_later(CHECK_EVERY_S, self._over)
+
+    def _over(self) -> None:
+        """No answer is waited for any more."""
+        self._end()
 
     def answered(self, upstream: Upstream, answer: UpstreamAnswer) -> None:
         self._end()
@@ -310,6 +324,32 @@ class _Probe:
 
     def refused(self, upstream: Upstream) -> None:
         self._end()
+
+
+class _LoopProbe(_Probe):
+    """
+    A question that comes back where its upstream forwards to us. An upstream may ask us and others at once, and pass on
+    what the others say: an answer tells nothing before the time is over in which the question would have come back.
+    """
+
+    _is_answered = False
+    _is_back = False
+
+    def came_back(self) -> None:
+        self._is_back = True
+        if not self._upstream.loops:
+            self._upstream.loops = True
+            log.error("upstream_loops address=%s reason=it forwards to this name server", self._upstream.name)
+
+    def answered(self, upstream: Upstream, answer: UpstreamAnswer) -> None:
+        self._is_answered = True
+        super().answered(upstream, answer)
+
+    def _over(self) -> None:
+        super()._over()
+        if self._upstream.loops and self._is_answered and not self._is_back:
+            self._upstream.loops = False
+            log.warning("upstream_loops_no_more address=%s", self._upstream.name)
 
 
 def _ignore(_: Cached | None) -> None:

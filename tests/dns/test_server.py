@@ -15,6 +15,7 @@ import dns.message
 import dns.rcode
 import pytest
 
+from astra_dns import forward
 from astra_dns.cache import Cached
 from astra_dns.counters import Counters
 from astra_dns.forward import LIMIT_S, MAX_IN_FLIGHT, MAX_WAITING, Forwarder
@@ -315,6 +316,52 @@ async def test_a_server_that_forwards_to_us_is_found_out() -> None:
         one.server.add("loop-tcp", "nlp", tcp)
         await until(lambda: one.forwarder.loops)
         assert (await one.ask("www.example.com")).rcode() == dns.rcode.SERVFAIL
+
+
+async def test_a_server_that_forwards_to_us_is_used_once_it_does_not_and_found_out_when_it_does_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert 10 <= forward.LOOP_EVERY_S <= 30
+    monkeypatch.setattr(forward, "LOOP_EVERY_S", 0.05)
+    monkeypatch.setattr(forward, "CHECK_EVERY_S", 0.2)
+    async with in_front_of(address("192.0.2.7")) as (one, upstream):
+        here = ("127.0.0.1", one.ports["nlp"])
+
+        def forwards_to_us(query: dns.message.Message) -> list[bytes]:
+            """And to others, whose answer comes first."""
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
+                asker.sendto(query.to_wire(), here)
+            return address("192.0.2.7")(query)
+
+        for _ in range(2):
+            upstream.answers = forwards_to_us
+            await until(lambda: one.forwarder.loops == ("127.0.0.1",))
+            assert (await one.ask("www.example.com")).rcode() == dns.rcode.SERVFAIL
+            await asyncio.sleep(0.5)
+            assert one.forwarder.loops == ("127.0.0.1",), "answers alone are no proof"
+            upstream.answers = address("192.0.2.7")
+            await until(lambda: not one.forwarder.loops)
+        assert texts(await one.ask("www.example.com")) == ["192.0.2.7"]
+
+
+async def test_a_server_that_forwards_to_us_and_then_says_nothing_stays_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forward, "LOOP_EVERY_S", 0.05)
+    monkeypatch.setattr(forward, "CHECK_EVERY_S", 0.1)
+    udp, tcp = bound_pair()
+    async with running("127.0.0.1", port=udp.getsockname()[1]) as one:
+        one.server.add("loop-udp", "nlp", udp)
+        one.server.add("loop-tcp", "nlp", tcp)
+        await until(lambda: one.forwarder.loops)
+        one.server.remove("loop-udp")
+        await asyncio.sleep(0.4)
+        assert one.forwarder.loops == ("127.0.0.1",)
+
+
+async def test_loops_are_looked_for_with_one_question_at_a_time_of_each_server() -> None:
+    async with in_front_of(silence) as (_, upstream):
+        await until(lambda: upstream.asked)
+        await asyncio.sleep(0.3)
+        assert sum(upstream.asked.values()) == 1
 
 
 async def test_the_counters_speak_prometheus() -> None:
