@@ -1,11 +1,14 @@
 """
 What `astra doctor` says of names, without an agent: whether the port where workers would ask can be had, and whether
-anybody answers about names outside. Looks, and asks the machine's name servers for the root's, once.
+anybody answers about names outside. Looks, asks the machine's name servers for the root's, once, and a name server of
+ours that runs here which of them send our questions back.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
+import os
 import socket
 import struct
 import time
@@ -15,6 +18,7 @@ from pathlib import Path
 from astra_agent import name_findings
 from astra_agent.config import NAME_SERVER
 from astra_dns import lookup, resolv_conf
+from astra_dns.client import Client
 
 PORT = 53
 ANSWER_S = 1.0
@@ -34,7 +38,7 @@ def port(proc: Path = Path("/proc"), address: str = NAME_SERVER) -> Iterator[str
             yield name_findings.taken(address, PORT, f"{_program(proc, inode)} has it")
 
 
-def outside(root: Path = Path("/"), port: int = PORT) -> tuple[tuple[str, ...], str]:
+def outside(root: Path = Path("/"), port: int = PORT, proc: Path = Path("/proc")) -> tuple[tuple[str, ...], str]:
     """What keeps names outside from resolving, as the agent would say it; and the sentence when nothing does."""
     machine, resolved = (_text(root / name) for name in ("etc/resolv.conf", "run/systemd/resolve/resolv.conf"))
     servers = resolv_conf.upstreams(machine, resolved, {NAME_SERVER})
@@ -42,7 +46,8 @@ def outside(root: Path = Path("/"), port: int = PORT) -> tuple[tuple[str, ...], 
     stub = resolv_conf.STUBS.intersection(resolv_conf.parse(machine).servers) - {*servers}
     behind = f", the servers behind systemd-resolved's {min(stub)}" if stub else ""
     listed = ", ".join(server for server, good in answering.items() if good)
-    return tuple(name_findings.of_upstreams(answering, ())), f"names outside are asked of {listed}{behind}"
+    complaints = name_findings.of_upstreams(answering, sorted(set(_loops(proc))))
+    return tuple(complaints), f"names outside are asked of {listed}{behind}"
 
 
 # Sockets of this machine ---------------------------------------------------------------------------------------------
@@ -83,6 +88,23 @@ def _process(proc: Path, inode: str) -> Path | None:
         except OSError:
             continue
     return None
+
+
+# Name servers of ours ------------------------------------------------------------------------------------------------
+
+
+def _loops(proc: Path) -> Iterator[str]:
+    """Whoever was seen to forward to one of our name servers that run here, by this user; nobody when none runs."""
+    for process in proc.glob("[0-9]*"):
+        words = _text(process / "cmdline").split("\0")
+        if "astra_dns" not in words or "--control" not in words[:-1]:
+            continue
+        control = Path(words[words.index("--control") + 1])
+        # A path from another user's process is a word of theirs: nothing is sent there.
+        with contextlib.suppress(OSError, KeyError):
+            if process.stat().st_uid == os.geteuid():
+                with Client(control, ANSWER_S) as client:
+                    yield from client.show()["loops"]
 
 
 # Servers of this machine ---------------------------------------------------------------------------------------------

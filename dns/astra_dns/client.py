@@ -26,9 +26,9 @@ class Client:
         OSError: nobody listens at *path*.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, timeout_s: float = TIMEOUT_S) -> None:
         self.channel = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.channel.settimeout(TIMEOUT_S)
+        self.channel.settimeout(timeout_s)
         try:
             self.channel.connect(str(path))
         except OSError:
