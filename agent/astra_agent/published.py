@@ -39,13 +39,17 @@ class Published:
         self._of_slots.pop(slot, None)
 
     def learn(self, names: wire.Names) -> None:
+        """Of a run that is known by newer names, nothing changes; one that is gone is known no more."""
+        known = self._of_runs.copy()
         if names.whole:
             self.is_whole = True
             self._of_runs.clear()
         for key in names.gone:
+            known.pop(key, None)
             self._of_runs.pop(key, None)
         for run in names.runs:
-            self._of_runs[run.workspace, run.run] = run
+            key = run.workspace, run.run
+            self._of_runs[key] = known[key] if key in known and _age(known[key]) > _age(run) else run
 
     def runs(self) -> Iterator[tuple[dns.RunKey, dns.RunNames]]:
         newest = self._of_runs.copy()

@@ -113,10 +113,13 @@ def test_search_domains_go_as_far_as_every_c_library_reads() -> None:
 # What is published -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "wins"),
-    [((1, 1), (1, 2), "second"), ((1, 2), (1, 1), "first"), ((2, 1), (1, 9), "first"), ((1, 9), (2, 1), "second")],
-)
+ORDERS = [
+    ((1, 1), (1, 2), "second"), ((1, 2), (1, 1), "first"), ((2, 1), (1, 9), "first"), ((1, 9), (2, 1), "second"),
+]  # fmt: skip
+"""Terms and versions of two, and which is the newer."""
+
+
+@pytest.mark.parametrize(("first", "second", "wins"), ORDERS)
 @pytest.mark.parametrize("slots", [("a", "a"), ("a", "b")])
 def test_the_newest_names_of_a_run_win_in_whatever_order_they_come(
     first: tuple[int, int], second: tuple[int, int], wins: str, slots: tuple[str, str]
@@ -174,6 +177,28 @@ def test_of_what_a_slot_brought_and_what_the_coordinator_tells_the_newer_counts(
     published.learn(Names(term=1, whole=True, runs=(run_names("10.0.0.9", version=version),)))
     (found,) = (run for _, run in published.runs())
     assert found.addresses["llama-0"] == (wins,)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize(("first", "second", "wins"), ORDERS)
+def test_the_newest_of_what_the_coordinator_tells_counts_in_whatever_order_it_comes(
+    first: tuple[int, int], second: tuple[int, int], wins: str, whole: bool
+) -> None:
+    published = Published()
+    for text, (term, version) in zip(("10.0.0.1", "10.0.0.2"), (first, second), strict=True):
+        runs = (run_names(text, term=term, version=version), other_run())
+        published.learn(Names(term=term, whole=whole, runs=runs))
+    found = dict(published.runs())
+    assert found["default", "llama"].addresses["llama-0"] == (("10.0.0.1",) if wins == "first" else ("10.0.0.2",))
+    assert set(found) == {("default", "llama"), ("default", "etl")}
+
+
+def test_a_run_that_was_gone_is_told_anew_whatever_its_version() -> None:
+    published = Published()
+    published.learn(Names(term=1, whole=True, runs=(run_names("10.0.0.9", version=9),)))
+    published.learn(Names(term=1, gone=(("default", "llama"),), runs=(run_names("10.0.0.5", version=5),)))
+    (found,) = (run for _, run in published.runs())
+    assert found.addresses["llama-0"] == ("10.0.0.5",)
 
 
 def other_run() -> RunNames:
