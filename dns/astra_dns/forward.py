@@ -145,6 +145,14 @@ class Forwarder:
         self._tasks.add(work)
         work.add_done_callback(self._tasks.discard)
 
+    def took(self, upstream: Upstream, answer: UpstreamAnswer, seconds: float) -> None:
+        """An upstream has answered what was asked so long ago."""
+        self._counters.took(upstream.name, answer.rcode, seconds)
+
+    def note_broken(self) -> None:
+        """A question goes to upstreams none of which is known to answer."""
+        self._counters.broken += 1
+
     def note(self, upstream: Upstream, *, good: bool) -> None:
         """An upstream has answered, or has not in time."""
         was = upstream.is_healthy
@@ -214,6 +222,7 @@ class _Exchange:
         self._ends: list[Callable[[], None]] = []
         self._tries: list[Upstream] = []
         self._silent: set[Upstream] = set()
+        self._asked_at: dict[Upstream, float] = {}
         self._last: UpstreamAnswer | None = None
         self._over = False
 
@@ -221,6 +230,8 @@ class _Exchange:
         healthy = [upstream for upstream in upstreams if upstream.is_healthy]
         usable = [upstream for upstream in upstreams if not upstream.loops]
         limit_s = LIMIT_S if healthy else LIMIT_SICK_S
+        if not healthy:
+            self._owner.note_broken()
         rounds = max(int(limit_s / TRY_S), 1)
         self._tries = (usable * rounds)[:rounds] if len(usable) < rounds else list(usable)
         self._timers.append(self._loop.call_later(limit_s, self._time_over))
@@ -236,6 +247,7 @@ class _Exchange:
                 self._owner.note(upstream, good=False)
                 continue
             self._silent.add(upstream)
+            self._asked_at[upstream] = self._loop.time()
             if self._tries:
                 self._timers.append(self._loop.call_later(TRY_S, self._next))
             return
@@ -246,6 +258,7 @@ class _Exchange:
         if self._over:
             return
         self._silent.discard(upstream)
+        self._owner.took(upstream, answer, self._loop.time() - self._asked_at[upstream])
         self._owner.note(upstream, good=True)
         if answer.truncated:
             self._silent.add(upstream)
@@ -271,7 +284,10 @@ class _Exchange:
             self.finish(self._last)
 
     async def _ask_tcp(self, upstream: Upstream, short: UpstreamAnswer) -> None:
+        began_s = self._loop.time()
         answer = await upstream.ask_tcp(self._tail, self.question)
+        if answer is not None:
+            self._owner.took(upstream, answer, self._loop.time() - began_s)
         if not self._over:
             self.finish(short if answer is None else answer)
 

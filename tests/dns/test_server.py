@@ -26,6 +26,7 @@ from astra_dns.upstream import PORTS
 from tests.dns.names_of_runs import LLAMA, snapshot
 from tests.fakes.eventually import until
 from tests.fakes.upstream import FakeUpstream, address, bound_pair, code, silence, truncated
+from tests.levels import ROOT
 
 WAIT_S = 15.0
 LATE_S = 4.0
@@ -364,11 +365,48 @@ async def test_loops_are_looked_for_with_one_question_at_a_time_of_each_server()
         assert sum(upstream.asked.values()) == 1
 
 
+CALLED_AS_IN_COREDNS = {
+    "cache_entries", "cache_hits_total", "cache_misses_total", "cache_requests_total", "cache_served_stale_total",
+    "dns_requests_total", "dns_responses_total", "forward_healthcheck_broken_total",
+    "forward_max_concurrent_rejects_total", "hosts_entries", "panics_total", "proxy_request_duration_seconds",
+}  # fmt: skip
+"""Of what CoreDNS 1.12.4 says of itself with `prometheus`, `hosts`, `cache` and `forward`."""
+OURS = {
+    "dns_ignored_total", "forward_coalesced_total", "forward_failures_total", "forward_healthy",
+    "forward_requests_total", "forward_wrong_answers_total",
+}  # fmt: skip
+
+
 async def test_the_counters_speak_prometheus() -> None:
-    async with in_front_of(address("192.0.2.7")) as (one, _):
+    async with in_front_of(address("192.0.2.7")) as (one, upstream):
         await one.ask("llama-0")
-        await one.ask("www.example.com")
+        for name in ("www.example.com", "www.example.com", "WWW.example.com"):
+            await one.ask(name)
+        upstream.answers = code(dns.rcode.NXDOMAIN)
+        await one.ask("none.example.com")
         text = one.counters.text(entries=3, cached=1, healthy=one.forwarder.upstreams)
-        assert 'astra_dns_requests_total{proto="udp"} 2' in text
-        assert 'astra_dns_responses_total{rcode="NOERROR"} 2' in text
-        assert 'astra_forward_healthy{to="127.0.0.1"} 1' in text
+        assert 'astra_dns_requests_total{proto="udp"} 5\n' in text
+        assert 'astra_dns_responses_total{rcode="NOERROR"} 4\n' in text
+        assert 'astra_cache_hits_total{type="success"} 2\n' in text
+        assert "astra_cache_requests_total 4\n" in text
+        assert 'astra_forward_healthy{to="127.0.0.1"} 1\n' in text
+        about = 'proxy_name="forward",to="127.0.0.1",rcode='
+        for rcode in ("NOERROR", "NXDOMAIN"):
+            assert f'astra_proxy_request_duration_seconds_count{{{about}"{rcode}"}} 1\n' in text
+        names = {line.split()[2].removeprefix("astra_") for line in text.splitlines() if line.startswith("# TYPE")}
+        assert names == CALLED_AS_IN_COREDNS | OURS
+        readme = (ROOT / "dns/README.md").read_text()
+        assert all(f"`{name}" in readme for name in names)
+
+
+async def test_questions_while_no_server_is_known_to_answer_are_counted() -> None:
+    async with in_front_of(silence) as (one, _):
+        await asyncio.gather(*(one.ask(f"{number}.example.com") for number in range(4)))
+        assert one.counters.broken == 0
+        await one.ask("4.example.com")
+        assert one.counters.broken == 1
+
+
+def test_a_counter_is_told_to_the_last_digit() -> None:
+    text = Counters(cache_misses=123_456_789).text(entries=0, cached=0, healthy={})
+    assert "astra_cache_misses_total 123456789\n" in text
