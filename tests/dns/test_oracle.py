@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import random
-import resource
 from collections.abc import Iterator
 
 import dns.edns
@@ -30,8 +29,6 @@ from tests.dns.oracle import FORWARD, Expected, expected
 RUNS = (LLAMA, ETL, OTHERS_LLAMA)
 PACKETS = int(os.environ.get("ASTRA_FUZZ_PACKETS", "50000"))
 SEED = int(os.environ.get("ASTRA_FUZZ_SEED", "1"))
-GROWTH_BYTES = 64 << 20
-"""Of the whole process; the ready answers alone may take 20 MiB of it."""
 FORMERR, NOTIMP = 1, 4
 
 NAMES = [
@@ -99,10 +96,7 @@ def test_every_packet_gets_what_the_oracle_says() -> None:
     frozen = snapshot()
     ready = {workspace: Ready(frozen.view(workspace)) for workspace in ("nlp", "vision", "empty")}
     answered = 0
-    grown_from = 0
-    for number, packet in enumerate(packets(rng, PACKETS)):
-        if number == PACKETS // 10:
-            grown_from = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for packet in packets(rng, PACKETS):
         workspace = rng.choice(list(ready))
         said = ready[workspace].answer(packet)
         assert said == ready[workspace].answer(packet), packet.hex()
@@ -111,7 +105,6 @@ def test_every_packet_gets_what_the_oracle_says() -> None:
         check(workspace, packet, said)
         answered += isinstance(said, bytes)
     assert answered > PACKETS // 2
-    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - grown_from) * 1024 < GROWTH_BYTES
 
 
 def check(workspace: str, packet: bytes, said: bytes | Query | None) -> None:
