@@ -94,6 +94,16 @@ async def test_with_a_name_server_the_hosts_file_has_the_worker_itself_and_no_pe
         assert "ndots:1" in resolv_conf[2]
 
 
+@pytest.mark.parametrize("zone", ["cluster.example", "cluster.example."])
+async def test_a_slots_search_line_is_its_workspace_in_the_zone_that_is_set(tmp_path: Path, zone: str) -> None:
+    async with a_machine(tmp_path, FakeNames(), zone=zone) as machine:
+        await machine.ready()
+        machine.agent.obey(arm_with_names())
+        await until(lambda: machine.attempt().state == "armed")
+        assert text_of(machine, "resolv.conf").splitlines()[1].split()[:2] == ["search", "default.cluster.example"]
+        assert "astra.internal" not in text_of(machine, "resolv.conf") + text_of(machine, "hosts")
+
+
 async def test_a_machine_where_names_can_not_be_served_has_them_in_hosts_files(tmp_path: Path) -> None:
     async with a_machine(tmp_path, FakeNames(address="")) as machine:
         await machine.ready()

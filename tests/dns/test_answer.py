@@ -13,11 +13,12 @@ import dns.name
 import dns.rcode
 import pytest
 
+from astra_dns import ready
 from astra_dns.answer import answer
 from astra_dns.query import MAX_UDP_BYTES, Query
 from astra_dns.ready import KEPT_BYTES, Ready
-from astra_dns.records import RunNames
-from tests.dns.names_of_runs import snapshot
+from astra_dns.records import Draft, RunNames
+from tests.dns.names_of_runs import LLAMA, snapshot
 
 Trace = Callable[[FrameType, str, object], "Trace"]
 VIEW = snapshot().view("nlp")
@@ -197,3 +198,38 @@ def test_what_is_ready_is_bounded_and_long_queries_are_not_kept() -> None:
     query = dns.message.make_query("llama-0", "A").to_wire()
     assert ready.answer(query) == ready.answer(query)
     assert len(ready) == 1
+
+
+def test_answers_that_are_kept_ready_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ready, "KEPT", 100)
+    kept = Ready(VIEW)
+    for number in range(1000):
+        packet = dns.message.make_query(f"llama-{number}.{ZONE}", "A").to_wire()
+        assert kept.answer(packet) == answer(VIEW, packet)
+        assert len(kept) <= 100
+
+
+def test_another_zone_has_all_names_and_this_one_is_outside() -> None:
+    draft = Draft("Cluster.Example.")
+    draft.put(LLAMA)
+    view = draft.freeze().view("nlp")
+
+    def asked(name: str, kind: str) -> dns.message.Message | Query:
+        said = answer(view, dns.message.make_query(name, kind).to_wire())
+        return dns.message.from_wire(said) if isinstance(said, bytes) else said
+
+    for name in ("llama-0.nlp.cluster.example", "llama-0.nlp", "llama-0", "llama.nlp.cluster.example"):
+        found = asked(name, "A")
+        assert isinstance(found, dns.message.Message)
+        assert texts(found) == ["10.0.0.1"]
+    for name, kind, data in (
+        ("1.0.0.10.in-addr.arpa", "PTR", "llama-0.nlp.cluster.example."),
+        ("_rendezvous._tcp.llama", "SRV", "0 0 29500 llama.nlp.cluster.example."),
+    ):
+        found = asked(name, kind)
+        assert isinstance(found, dns.message.Message)
+        assert texts(found) == [data]
+    found = asked("llama-7.nlp.cluster.example", "A")
+    assert isinstance(found, dns.message.Message)
+    assert (found.rcode(), str(found.authority[0].name)) == (dns.rcode.NXDOMAIN, "cluster.example.")
+    assert isinstance(asked("llama-0.nlp.astra.internal", "A"), Query), "a question for the machine's own servers"

@@ -18,19 +18,19 @@ import pytest
 from astra_dns import forward
 from astra_dns.cache import Cached
 from astra_dns.counters import Counters
-from astra_dns.forward import LIMIT_S, MAX_IN_FLIGHT, MAX_WAITING, Forwarder
+from astra_dns.forward import LIMIT_S, LIMIT_SICK_S, MAX_IN_FLIGHT, MAX_WAITING, TRY_S, Forwarder
 from astra_dns.query import Query, parse
 from astra_dns.server import Server
 from astra_dns.tcp import MAX_CONNECTIONS, MAX_PIPELINED
-from astra_dns.upstream import PORTS
+from astra_dns.upstream import PORTS, SICK_AFTER, TCP_TIMEOUT_S
 from tests.dns.names_of_runs import LLAMA, snapshot
 from tests.fakes.eventually import until
 from tests.fakes.upstream import FakeUpstream, address, bound_pair, code, silence, truncated
 from tests.levels import ROOT
 
 WAIT_S = 15.0
-LATE_S = 4.0
-"""A busy machine answers later than it means to."""
+CLIENT_S = 2.0
+"""What the README promises to be within; a busy machine is, too, once in a few times."""
 
 
 @dataclass
@@ -188,6 +188,14 @@ async def test_a_no_is_remembered_as_long_as_its_soa_says() -> None:
         assert upstream.asked["none.example."] == 1
 
 
+async def test_a_no_is_asked_again_once_its_time_is_over() -> None:
+    async with in_front_of(code(dns.rcode.NXDOMAIN, negative_ttl_s=1)) as (one, upstream):
+        assert (await one.ask("none.example")).rcode() == dns.rcode.NXDOMAIN
+        upstream.answers = address("192.0.2.7")
+        await asyncio.sleep(1.1)
+        assert texts(await one.ask("none.example")) == ["192.0.2.7"]
+
+
 async def test_a_no_without_an_soa_is_asked_again() -> None:
     async with in_front_of(code(dns.rcode.NXDOMAIN)) as (one, upstream):
         for _ in range(2):
@@ -275,14 +283,28 @@ async def test_no_such_name_is_final_whatever_the_next_upstream_would_say() -> N
                 assert second.asked["www.example.com."] == 0
 
 
+def test_the_times_that_are_set_keep_the_promise() -> None:
+    assert LIMIT_SICK_S < LIMIT_S < CLIENT_S
+    assert 2 * TRY_S < LIMIT_S, "a second server has as long as the first"
+    assert TCP_TIMEOUT_S < LIMIT_S
+
+
 async def test_dead_upstreams_end_in_servfail_in_time_and_own_names_are_answered_meanwhile() -> None:
-    async with in_front_of(silence) as (one, _):
+    async def failed(name: str) -> float:
+        """After how many seconds."""
         began_s = time.monotonic()
-        dead = asyncio.create_task(one.ask("www.example.com"))
+        dead = asyncio.create_task(one.ask(name))
         assert texts(await one.ask("llama-0")) == ["10.0.0.1"]
         assert not dead.done()
         assert (await dead).rcode() == dns.rcode.SERVFAIL
-        assert time.monotonic() - began_s < LIMIT_S + LATE_S
+        return time.monotonic() - began_s
+
+    async with in_front_of(silence) as (one, _):
+        took_s = [await failed(f"{number}.example.com") for number in range(SICK_AFTER)]
+        assert LIMIT_S - 0.1 < min(took_s) < CLIENT_S
+        assert one.forwarder.upstreams == {"127.0.0.1": False}
+        took_s = [await failed(f"{number}.example.org") for number in range(3)]
+        assert LIMIT_SICK_S - 0.1 < min(took_s) < LIMIT_SICK_S + CLIENT_S - LIMIT_S
 
 
 async def test_without_any_upstream_an_outside_name_fails_at_once() -> None:
