@@ -33,9 +33,19 @@ PROGRAMS = ("/bin/sh", "/bin/cat", "/bin/date", "/bin/hostname", "/usr/bin/geten
 STUB = "/run/systemd/resolve/stub-resolv.conf"
 SCRIPT = """
 ask() {
-    began=$(date +%s%N)
-    found=$(getent ahostsv4 "$2" | awk 'NR == 1 {print $1}')
-    echo "$1 ${found:-none} $((($(date +%s%N) - began) / 1000000))"
+    least=
+    for try in 1 2 3; do
+        name=$2
+        [ "$1" != outside ] || name=$try.$2  # what was asked before comes from the cache
+        began=$(date +%s%N)
+        found=$(getent ahostsv4 "$name" | awk 'NR == 1 {print $1}')
+        took=$((($(date +%s%N) - began) / 1000000))
+        [ "$least" ] || first=${found:-none}
+        [ "${found:-none}" = "$first" ] || first=sometimes
+        [ "$least" ] && [ "$least" -le $took ] || least=$took
+        [ $took -lt 4000 ] || break
+    done
+    echo "$1 $first $least"
 }
 ask worker llama-1; ask outside www.example.com; ask wrong llama-9; ask nowhere nowhere.example.com
 ask itself "$(hostname)"; ask fqdn "$(hostname -f)"
@@ -71,7 +81,7 @@ def names(version: int) -> RunNames:
 
 
 async def looked_up(daemon: AgentDaemon, kind: str, image: str) -> dict[str, list[str]]:
-    """What the worker printed: a word, what it found, and how many milliseconds that took."""
+    """What the worker printed: a word, what it found each time, and how many milliseconds the fastest of three took."""
     slot = f"s-{kind}"
     ready = await daemon.ready(slot, SCRIPT, image=image, worker="llama-0")
     assert ready.phase == "ready", ready.detail
@@ -84,8 +94,8 @@ async def looked_up(daemon: AgentDaemon, kind: str, image: str) -> dict[str, lis
 
 
 def outside(query: dns.message.Message) -> list[bytes]:
-    """`www.example.com` is there, everything else is not."""
-    if str(query.question[0].name).lower() == "www.example.com.":
+    """What is below `www.example.com` is there, everything else is not."""
+    if str(query.question[0].name).lower().endswith(".www.example.com."):
         return address(OUTSIDE)(query)
     return code(dns.rcode.NXDOMAIN)(query)
 
