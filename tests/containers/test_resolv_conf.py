@@ -93,7 +93,7 @@ async def test_workers_resolve_whatever_the_machines_file_and_the_images_are(
             "itself": said["address"][0], "fqdn": said["address"][0], "server": "169.254.53.53",
         }  # fmt: skip
         assert {word: answers[word] for word in wanted} == wanted, image
-        # musl asks again and waits for five seconds where a server says that it can't, as if nobody had answered.
+        # musl asks again and waits for two seconds where a server says that it can't, as if nobody had answered.
         waits = {"outside", "nowhere"} if image == "musl" and not form.servers else set()
         slow = {word: said[word][1] for word in LIMITS_MS.keys() - waits if int(said[word][1]) >= LIMITS_MS[word]}
         assert not slow, image

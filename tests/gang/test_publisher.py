@@ -5,8 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import count
 
+import pytest
+
 from astra_agent import wire
+from astra_agent.published import Published
+from astra_dns import lookup
+from astra_dns.answer import answer
+from astra_dns.records import Draft
 from astra_gang.core import Policy, RunState, Slot, Worker
+from astra_gang.hosts import run_names
 from astra_gang.publisher import Publisher
 
 
@@ -100,3 +107,26 @@ def test_many_runs_go_in_several_messages_of_which_the_first_is_whole() -> None:
     publisher, told = Publisher(3, count(1)), Told()
     publisher.look([run(f"r{number}", "m-1") for number in range(450)], told)
     assert [(names.whole, len(names.runs)) for _, names in told.messages] == [(True, 200), (False, 200), (False, 50)]
+
+
+@pytest.mark.parametrize(("address", "kind", "other"), [("10.0.0.1", "A", "AAAA"), ("fd00::1", "AAAA", "A")])
+def test_a_worker_has_a_record_of_its_addresss_family_and_none_of_the_other(
+    address: str, kind: str, other: str
+) -> None:
+    placed = run("a", "m-1")
+    (worker,) = placed.workers
+    assert worker.slot is not None
+    placed = replace(placed, workers=(replace(worker, slot=replace(worker.slot, address=address)),))
+    published = Published()
+    published.put(worker.slot.id, run_names(placed, term=1, version=1))
+    draft = Draft()
+    for _, names in published.runs():
+        draft.put(names)
+    view = draft.freeze().view("default")
+    found = {}
+    for rtype in (kind, other):
+        said = answer(view, lookup.question("a-0", rtype), over_tcp=True)
+        assert isinstance(said, bytes)
+        reply = lookup.read(said)
+        found[rtype] = (reply.rcode, [record.data for record in reply.records])
+    assert found == {kind: ("NOERROR", [address]), other: ("NOERROR", [])}
