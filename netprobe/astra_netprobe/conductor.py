@@ -64,6 +64,7 @@ class Conductor:
         self._reductions = Reductions(self._company, self._settings)
         self._pairs = PairRounds(self._company, self._settings)
         self._rdma_ports: dict[str, tuple[RdmaPort, ...]] = {}
+        self._rdma: RdmaRounds | None = None
 
     @property
     def evidence(self) -> Evidence:
@@ -81,8 +82,10 @@ class Conductor:
             self._leave_out_failed()
             if len(self._company.machines) >= 2:
                 await self._reductions.first()
-                await self._rdma()
+                await self._begin_rdma()
                 await self._follow_plan()
+                if self._rdma is not None:
+                    await self._rdma.by_themselves()
                 await self._pairs.round_trips()
         except Lost:
             await self._look_again()
@@ -180,10 +183,11 @@ class Conductor:
                 counts[name] = counts.get(name, 0) + 1
             del self._company.machines[max(counts, key=lambda name: counts[name])]
 
-    async def _rdma(self) -> None:
+    async def _begin_rdma(self) -> None:
         """Where everybody has it; it does not begin when the time is over."""
         if not self._company.evidence.no_rdma and time.monotonic() < self._company.until:
-            await RdmaRounds(self._company, self._rdma_ports).neighbours()
+            self._rdma = RdmaRounds(self._company, self._rdma_ports, self._settings.rail)
+            await self._rdma.all_ports()
 
     async def _look_again(self) -> None:
         """Who reaches whom now."""

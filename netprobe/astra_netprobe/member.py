@@ -40,7 +40,7 @@ from astra_netprobe.messages import (
     PacketsSent,
     PeersFound,
     Question,
-    RdmaWrite,
+    RdmaWrites,
     RoundTrips,
     SendPackets,
     Transfer,
@@ -131,11 +131,12 @@ class Member:
         self._caller = Caller(question.rank, address, secret, min(bounds, default=0.0))
         self._mtu = facts.mtu or 1500
         self._device, self._errors = facts.device, port.errors(facts.device)
-        no_rdma = "its rate is bounded" if bounds else rdma.missing(self._root)
+        no_rdma = "its rate is bounded" if bounds else rdma.missing(self._root, question.device)
+        rdma_ports = () if no_rdma else rdma.ports(self._root, question.device)
         return Opened(
             port=door.port, packet_port=door.packet_port, device=facts.device, driver=facts.driver, mtu=facts.mtu,
-            speed_bps=facts.speed_bps, duplex=facts.duplex, rdma=() if no_rdma else rdma.ports(self._root),
-            no_rdma=no_rdma, address=address if question.device else "", max_bps=self._max_bps,
+            speed_bps=facts.speed_bps, duplex=facts.duplex, rdma=rdma_ports, no_rdma=no_rdma,
+            address=address if question.device else "", max_bps=self._max_bps,
         )  # fmt: skip
 
     def _do(self, question: Question, door: Door, caller: Caller) -> Answer:
@@ -159,8 +160,8 @@ class Member:
                 return round_trips(question, door, caller)
             case CountErrors():
                 return ErrorsCounted(errors=max(0, port.errors(self._device) - self._errors))
-            case RdmaWrite():
-                return rdma.write(question)
+            case RdmaWrites():
+                return rdma.write_all(question)
             case Open():
                 return self._open(question)
 

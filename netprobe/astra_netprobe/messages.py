@@ -20,6 +20,8 @@ MESSAGE_MAX = 1 << 20
 """Bytes of one document; one with 4,096 peers has about 300,000."""
 SIZE_MAX = 1 << 30
 SECONDS_MAX = 600.0
+RDMA_PORTS_MAX = 32
+"""Of one machine, at the same time: each is a process."""
 
 Rank = Annotated[int, Field(ge=0, lt=32768)]
 Port = Annotated[int, Field(ge=0, lt=65536)]
@@ -157,11 +159,8 @@ class CountErrors(Message):
 
 
 class RdmaWrite(Message):
-    """
-    One side of `ib_write_bw`: without *to* be called on TCP port *listen*, with it, an address, call and send.
-    """
+    """One side of `ib_write_bw`: without *to* be called on TCP port *listen*, with it, an address, call and send."""
 
-    kind: Literal["rdma_write"] = "rdma_write"
     device: str = Field(pattern=r"^[A-Za-z0-9_.]{1,64}$")
     port: int = Field(default=1, ge=1, le=255)
     gid: int | None = Field(default=None, ge=0, le=65535)
@@ -171,8 +170,15 @@ class RdmaWrite(Message):
     limit_s: Seconds
 
 
+class RdmaWrites(Message):
+    """All at the same time; each on a *listen* of its own."""
+
+    kind: Literal["rdma_writes"] = "rdma_writes"
+    writes: tuple[RdmaWrite, ...] = Field(min_length=1, max_length=RDMA_PORTS_MAX)
+
+
 Question: TypeAlias = (
-    Open | FindPeers | SendPackets | JoinRing | JoinDoubling | AllReduce | Leave | Transfer | RoundTrips | RdmaWrite
+    Open | FindPeers | SendPackets | JoinRing | JoinDoubling | AllReduce | Leave | Transfer | RoundTrips | RdmaWrites
     | CountErrors
 )  # fmt: skip
 
@@ -266,11 +272,17 @@ class ErrorsCounted(Message):
 class RdmaDone(Message):
     """*reason*: why there is no rate."""
 
-    kind: Literal["rdma_done"] = "rdma_done"
     rate_bps: float = 0.0
     link: str = ""
     mtu: int = 0
     reason: str = ""
+
+
+class RdmaWritesDone(Message):
+    """In the order of the question."""
+
+    kind: Literal["rdma_writes_done"] = "rdma_writes_done"
+    done: tuple[RdmaDone, ...]
 
 
 class Done(Message):
@@ -292,7 +304,7 @@ Answer: TypeAlias = (
     | Reduced
     | Transferred
     | RoundTripsDone
-    | RdmaDone
+    | RdmaWritesDone
     | ErrorsCounted
     | Done
     | Failed

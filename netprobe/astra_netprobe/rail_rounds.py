@@ -31,11 +31,13 @@ async def probe(
     told = watch or (lambda device, evidence: None)
     share = replace(settings, budget_s=settings.budget_s / (len(endpoints) + 1))
 
+    numbers = {device: number for number, device in enumerate(endpoints)}
+
     async def one(device: str) -> Evidence:
         def tell(evidence: Evidence) -> None:
             told(device, evidence)
 
-        return await Conductor(endpoints[device], replace(share, device=device), tell).run()
+        return await Conductor(endpoints[device], replace(share, device=device, rail=numbers[device]), tell).run()
 
     alone = {device: await one(device) for device in endpoints}
     sound = [device for device in endpoints if judge(alone[device]).state not in ("sick", "unmeasured")]

@@ -1,20 +1,22 @@
 """
-This machine's RDMA ports, and `ib_write_bw` between one of them and a peer's: a process of its own, with a bound.
+This machine's RDMA ports, and `ib_write_bw` between them and a peer's: for each a process of its own, with a bound.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from astra_netprobe import perftest
-from astra_netprobe.messages import RdmaDone, RdmaPort, RdmaWrite
+from astra_netprobe.messages import RdmaDone, RdmaPort, RdmaWrite, RdmaWrites, RdmaWritesDone
 from astra_netprobe.perftest import Written
 
 _AGAIN_S = 0.3
@@ -23,21 +25,25 @@ _ROCE_V2 = "RoCE v2"
 _LINK_LOCAL = "fe80"
 
 
-def missing(root: Path = Path("/")) -> str:
-    """What keeps RDMA from being measured here, in words; empty when nothing does."""
+def missing(root: Path = Path("/"), netdev: str = "") -> str:
+    """What keeps RDMA from being measured here, in words; empty when nothing does. *netdev*: as for `ports`."""
     if not (root / "dev/infiniband").is_dir():
         return "there is no /dev/infiniband"
     if shutil.which(perftest.PROGRAM) is None:
         return f"{perftest.PROGRAM} (perftest) is not installed"
     if not ports(root):
         return "no RDMA port is active"
+    if not ports(root, netdev):
+        return f"no active RDMA port belongs to {netdev}"
     return ""
 
 
-def ports(root: Path = Path("/")) -> tuple[RdmaPort, ...]:
-    """Those that are active, by name."""
+def ports(root: Path = Path("/"), netdev: str = "") -> tuple[RdmaPort, ...]:
+    """Those that are active, by name; with *netdev* only those of that network port."""
     found = []
-    for folder in sorted((root / "sys/class/infiniband").glob("*/ports/*")):
+    for folder in sorted((root / "sys/class/infiniband").glob("*/ports/*"), key=_natural):
+        if netdev and netdev not in _netdevs(folder):
+            continue
         if _text(folder / "state").endswith("ACTIVE") and folder.name.isdigit():
             link = _text(folder / "link_layer")
             found.append(
@@ -47,6 +53,12 @@ def ports(root: Path = Path("/")) -> tuple[RdmaPort, ...]:
                 )
             )  # fmt: skip
     return tuple(found)
+
+
+def write_all(question: RdmaWrites) -> RdmaWritesDone:
+    """One side of several measurements at the same time."""
+    with ThreadPoolExecutor(len(question.writes)) as threads:
+        return RdmaWritesDone(done=tuple(threads.map(write, question.writes)))
 
 
 def write(question: RdmaWrite) -> RdmaDone:
@@ -87,6 +99,18 @@ def run(words: Sequence[str], limit_s: float) -> str:
 
 def _done(found: Written) -> RdmaDone:
     return RdmaDone(rate_bps=found.rate_bps, link=found.link, mtu=found.mtu, reason=found.reason)
+
+
+def _netdevs(folder: Path) -> set[str]:
+    """Network ports of one RDMA port: those that its GIDs belong to, and, of InfiniBand, those of its device."""
+    of_gids = {_text(file) for file in (folder / "gid_attrs/ndevs").glob("*")}
+    return of_gids | {found.name for found in (folder.parents[1] / "device/net").glob("*")}
+
+
+def _natural(folder: Path) -> list[tuple[int, str]]:
+    """`mlx5_2` before `mlx5_10`."""
+    words = re.findall(r"[0-9]+|[^0-9]+", f"{folder.parents[1].name}/{folder.name}")
+    return [(int(word), "") if word.isdigit() else (-1, word) for word in words]
 
 
 def _gid(folder: Path) -> int | None:

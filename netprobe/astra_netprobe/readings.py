@@ -155,7 +155,11 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class RdmaFlow:
-    """`ib_write_bw` from one machine's port to another's; *line_bps* is what the slower of the two ports has."""
+    """
+    `ib_write_bw` from one machine's port to another's; *line_bps* is what the slower of the two ports has.
+
+    *line* numbers the ports of a machine, the same of all machines; *together*: its other ports were loaded, too.
+    """
 
     sender: str
     receiver: str
@@ -165,6 +169,8 @@ class RdmaFlow:
     line_bps: float
     reason: str = ""
     """Why there is no rate."""
+    line: int = 0
+    together: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +193,8 @@ class Evidence:
     rdma: tuple[RdmaFlow, ...] = ()
     no_rdma: dict[str, str] = field(default_factory=dict)
     """Machines that RDMA could not be measured on, with the reason; RDMA is measured when there are none."""
+    rdma_left: dict[str, str] = field(default_factory=dict)
+    """Machines with active RDMA ports that were not measured: which, and why."""
     bounds: dict[str, float] = field(default_factory=dict)
     """What machines send to a peer at most, by a setting of their own; those that have none are not in it."""
 
@@ -212,5 +220,6 @@ class Evidence:
             cpu_bound=tuple(machine for machine in self.cpu_bound if machine != name),
             rdma=tuple(flow for flow in self.rdma if name not in (flow.sender, flow.receiver)),
             no_rdma={machine: why for machine, why in self.no_rdma.items() if machine != name},
+            rdma_left={machine: why for machine, why in self.rdma_left.items() if machine != name},
             bounds={machine: bound for machine, bound in self.bounds.items() if machine != name},
         )

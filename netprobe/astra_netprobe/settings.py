@@ -21,6 +21,7 @@ class Settings:
         stall_s: Without a byte for so long, something is broken.
         max_bps: What each machine may send to a peer; 0: as much as goes.
         device: The network port that is measured; empty: that of the machine's address.
+        rail: The number of that port among those that are measured at the same time.
     """
 
     small_sizes: tuple[int, ...] = (8, KIB, 64 * KIB)
@@ -37,6 +38,7 @@ class Settings:
     stall_s: float = 3.0
     max_bps: float = 0.0
     device: str = ""
+    rail: int = 0
     matrix_max: int = plan.MATRIX_MAX
 
 

@@ -10,18 +10,20 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astra_netprobe import perftest, rdma, rdma_verdict, verdict
+from astra_netprobe import perftest, rdma, rdma_lines, rdma_verdict, verdict
 from astra_netprobe.channel import Endpoint
+from astra_netprobe.company import Company
 from astra_netprobe.conductor import Conductor
 from astra_netprobe.member import Member
-from astra_netprobe.messages import Answer, Question, RdmaPort
+from astra_netprobe.messages import Answer, Question, RdmaDone, RdmaPort, RdmaWrites, RdmaWritesDone
+from astra_netprobe.rdma_rounds import RdmaRounds
 from astra_netprobe.readings import Evidence, RdmaFlow
 from astra_netprobe.settings import MIB, Settings
 
@@ -62,9 +64,10 @@ SERVER = f"\n{STARS}\n* Waiting for client to connect... *\n{STARS}\n"
 QUICK = Settings(small_sizes=(8,), large_sizes=(MIB,), budget_s=8, pair_s=0.1, small_iterations=2, trips=2)
 
 STAND_IN = """\
-import socket, sys, time
+import os, socket, sys, time
 words = sys.argv[1:]
 device, listen = words[words.index("-d") + 1], int(words[words.index("-p") + 1])
+busy = os.path.join(os.path.dirname(__file__), "sends-" + device)
 if words[-2] == "-p":
     with socket.create_server(("", listen)) as server:
         server.settimeout(20)
@@ -79,7 +82,14 @@ else:
         sys.exit("Couldn't connect to " + words[-1] + ":" + str(listen))
     with caller:
         other = caller.recv(32).decode().strip()
-    rate = 40.0 if device == "slow_0" else 197.0
+    rate = 40.0 if device.startswith("slow_") else 197.0
+    if device.startswith("half_"):
+        open(busy, "w").close()
+        time.sleep(1.0)
+        if sum(name.startswith("sends-half_") for name in os.listdir(os.path.dirname(__file__))) > 1:
+            rate = 100.0
+        time.sleep(0.5)
+        os.remove(busy)
     print(" Mtu             : 4096[B]\\n Link type       : IB\\n Device         : " + device)
     print(" #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]")
     print(" 65536      1000             0.00               %.2f             0.37" % rate)
@@ -134,12 +144,17 @@ def test_the_side_that_is_called_and_the_side_that_sends() -> None:
 # This machine --------------------------------------------------------------------------------------------------------
 
 
-def machine(root: Path, device: str = "mlx5_0", *, link: str = "InfiniBand", state: str = "4: ACTIVE") -> Path:
-    """A machine's folder with one port."""
-    (root / "dev/infiniband").mkdir(parents=True)
+def machine(
+    root: Path, device: str = "mlx5_0", *, link: str = "InfiniBand", state: str = "4: ACTIVE", netdev: str = ""
+) -> Path:
+    """A machine's folder with one port; called again, with one more."""
+    (root / "dev/infiniband").mkdir(parents=True, exist_ok=True)
     port = root / f"sys/class/infiniband/{device}/ports/1"
     (port / "gids").mkdir(parents=True)
     (port / "gid_attrs/types").mkdir(parents=True)
+    (port / "gid_attrs/ndevs").mkdir()
+    if netdev:
+        (port / "gid_attrs/ndevs/0").write_text(netdev + "\n")
     for name, text in (("state", state), ("rate", "200 Gb/sec (4X HDR)"), ("link_layer", link)):
         (port / name).write_text(text + "\n")
     gids = (
@@ -253,6 +268,102 @@ async def test_where_one_machine_has_none_it_is_tcp_only_and_says_why(tmp_path: 
     assert told == "measured over TCP only: there is no /dev/infiniband on m-1"
 
 
+def machines(root: Path, *devices: Sequence[str]) -> list[Path]:
+    """One for each list of the names of its ports."""
+    for number, names in enumerate(devices):
+        for name in names:
+            machine(root / str(number), name)
+    return [root / str(number) for number in range(len(devices))]
+
+
+@pytest.mark.usefixtures("stand_in")
+async def test_every_port_of_a_machine_is_measured_and_the_slow_one_is_named(tmp_path: Path) -> None:
+    evidence = await probe(machines(tmp_path, ("a_0", "a_1", "a_2"), ("b_0", "b_1", "slow_2"), ("c_0", "c_1", "c_2")))
+    assert not any(flow.reason for flow in evidence.rdma), evidence.rdma
+    assert {(flow.sending_device, flow.receiving_device) for flow in evidence.rdma} == {
+        (one, other)
+        for place in (("a_0", "b_0", "c_0"), ("a_1", "b_1", "c_1"), ("a_2", "slow_2", "c_2"))
+        for one in place
+        for other in place
+        if one != other
+    }
+    found = verdict.judge(evidence)
+    sentences = (found.sentence, *found.more)
+    assert "m-1's RDMA port slow_2 sends at 0.20 of the others' median" in sentences
+    assert sum("RDMA" in sentence for sentence in sentences) == 1 and found.blamed == ("m-1",)
+
+
+@pytest.mark.usefixtures("stand_in")
+async def test_ports_that_share_a_limit_are_measured_by_themselves_and_blame_nobody(tmp_path: Path) -> None:
+    evidence = await probe(machines(tmp_path, ("half_0", "half_1"), ("half_0", "half_1")))
+    assert {(flow.line, flow.together, flow.rate) for flow in evidence.rdma} == {
+        (0, True, 100e9), (1, True, 100e9), (0, False, 197e9), (1, False, 197e9)
+    }  # fmt: skip
+    assert rdma_verdict.findings(evidence.rdma) == [] and rdma_verdict.below(evidence.rdma) is None
+    assert rdma_verdict.told(evidence.rdma, {}) == (
+        "measured over TCP, and over RDMA by ib_write_bw; 2 ports of each machine at once; half_0, half_1 reach "
+        "0.51 of what they reach by themselves: they share a limit"
+    )
+
+
+@dataclass
+class Asked:
+    """Answers at once, and keeps what it was asked."""
+
+    writes: list[RdmaWrites]
+
+    async def ask(self, question: Question, limit_s: float) -> Answer:
+        assert isinstance(question, RdmaWrites)
+        self.writes.append(question)
+        return RdmaWritesDone(done=tuple(RdmaDone(rate_bps=195e9) for _ in question.writes))
+
+    async def close(self) -> None:
+        pass
+
+
+async def listens(count: int, rail: int) -> list[int]:
+    """Of all that is called in one probe of three machines with so many ports."""
+    endpoints = [Endpoint(f"m-{i}", f"10.0.0.{i}", Asked([])) for i in range(3)]
+    company = Company(endpoints, lambda evidence: None)
+    ports = tuple(RdmaPort(device=f"mlx5_{i}", rate_bps=200e9) for i in range(count))
+    await RdmaRounds(company, dict.fromkeys(company.machines, ports), rail).all_ports()
+    assert len(company.evidence.rdma) == 6 * count
+    written = [write for endpoint in endpoints for asked in endpoint.channel.writes for write in asked.writes]
+    called = [write.listen for write in written if write.to is None]
+    assert sorted(called) == sorted(write.listen for write in written if write.to is not None)
+    return called
+
+
+async def test_no_two_measurements_of_ports_or_rails_have_a_listening_port_in_common() -> None:
+    eight, one, other = await listens(8, rail=0), await listens(8, rail=1), await listens(1, rail=2)
+    assert len({*eight, *one, *other}) == len(eight) + len(one) + len(other) == 6 * 17
+
+
+def test_ports_of_one_name_belong_together_and_the_one_that_is_out_is_told() -> None:
+    all_three = [RdmaPort(device=f"mlx5_{i}") for i in range(3)]
+    found, left = rdma_lines.lines({"m-0": all_three, "m-1": [all_three[0], all_three[2]]})
+    assert [{name: port.device for name, port in line.ports.items()} for line in found] == [
+        {"m-0": "mlx5_0", "m-1": "mlx5_0"}, {"m-0": "mlx5_2", "m-1": "mlx5_2"}
+    ]  # fmt: skip
+    assert left == {"m-0": "RDMA of m-0's mlx5_1 is not measured: not all machines have such a port"}
+    assert rdma_verdict.told(flows(ring(3)), {}, left).endswith("ib_write_bw; " + left["m-0"])
+
+
+def test_where_names_differ_ports_of_one_place_belong_together() -> None:
+    found, left = rdma_lines.lines(
+        {"m-0": [RdmaPort(device="a"), RdmaPort(device="a", port=2)], "m-1": [RdmaPort(device="b")]}
+    )
+    assert [line.ports["m-1"].device for line in found] == ["b"]
+    assert left == {"m-0": "RDMA of m-0's a/2 is not measured: not all machines have such a port"}
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_a_rail_has_the_rdma_ports_of_its_network_port(tmp_path: Path) -> None:
+    root = machine(machine(tmp_path, "mlx5_0", netdev="eth0"), "mlx5_1", netdev="eth1")
+    assert [port.device for port in rdma.ports(root, "eth1")] == ["mlx5_1"]
+    assert rdma.missing(root, "eth1") == "" and rdma.missing(root, "eth2") == "no active RDMA port belongs to eth2"
+
+
 # The judgement -------------------------------------------------------------------------------------------------------
 
 
@@ -294,6 +405,30 @@ def test_what_does_not_work_at_all_names_the_machine_that_it_has_in_common() -> 
     assert found[0][0].endswith("does not work: Couldn't allocate MR")
     everywhere: dict[tuple[str, str], float | str] = dict.fromkeys(ring(4), "no")
     assert {blamed for _, blamed in rdma_verdict.findings(flows(everywhere))} == {()}
+
+
+def several(*rates: float, together: bool = False) -> list[RdmaFlow]:
+    """Of four machines with as many ports as rates."""
+    return [
+        replace(flow, line=line, together=together, sending_device=f"mlx5_{line}", receiving_device=f"mlx5_{line}")
+        for line, rate in enumerate(rates)
+        for flow in flows(ring(4, rate))
+    ]
+
+
+def test_a_port_that_is_slow_on_all_machines_is_found_by_their_other_ports() -> None:
+    ((sentence, blamed),) = rdma_verdict.findings(several(195e9, 195e9, 60e9))
+    assert sentence.startswith("RDMA over mlx5_2 is at 0.31 of the other ports' median, alike between m-0, m-1")
+    assert blamed == ()
+    sentence = rdma_verdict.below(several(195e9, 190e9, 170e9)) or ""
+    assert sentence.startswith("RDMA over mlx5_2 reaches 170.0 of the ports' 200 Gbit/s")
+
+
+def test_what_the_load_of_other_ports_may_have_slowed_is_measured_again_before_it_is_judged() -> None:
+    loaded = several(195e9, 60e9, 150e9, together=True)
+    assert rdma_verdict.doubts(loaded) == [1, 2]
+    assert rdma_verdict.findings(loaded) == [] and rdma_verdict.below(loaded) is None
+    assert rdma_verdict.doubts(several(195e9, 195e9, together=True)) == []
 
 
 def test_all_equally_below_the_line_blames_nobody() -> None:

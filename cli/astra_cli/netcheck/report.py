@@ -89,7 +89,7 @@ def _measured(evidence: Evidence, ran: Ran | None) -> list[str]:
         parts += ["", matrix.render(matrix.of(evidence)).rstrip()]
     if evidence.rdma:
         parts += ["", rdma_verdict.table(evidence.rdma)]
-    return [*parts, "", rdma_verdict.told(evidence.rdma, evidence.no_rdma)]
+    return [*parts, "", rdma_verdict.told(evidence.rdma, evidence.no_rdma, evidence.rdma_left)]
 
 
 def comparison(now: Json, before: Mapping[str, Any]) -> str | None:
