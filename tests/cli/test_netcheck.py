@@ -112,7 +112,7 @@ async def test_on_a_terminal_the_matrix_is_shown_as_it_fills_and_drawn_at_the_en
     )
     file = tmp_path / "matrix.svg"
     code = await lead(
-        output, None, two, token=TOKEN, asked=Asked(), settings=QUICK, save=None, picture=file
+        output, None, two, token=TOKEN, asked=Asked(), settings=QUICK, save=None, drawing=file
     )  # fmt: skip
     assert code in (0, 1), output.out.file
     assert "Gbit/s, from row to column" in screen.getvalue()
@@ -131,6 +131,27 @@ async def test_several_ports_are_told_each_by_itself_and_the_worst_decides(two: 
     assert "\nlo by itself\n" in text and "\nib7 by itself\n" in text
 
 
+async def test_on_a_terminal_the_matrix_of_each_port_is_shown_as_it_fills(two: list[Standing]) -> None:
+    screen = io.StringIO()
+    output = Output(
+        out=Console(file=io.StringIO(), force_terminal=True),
+        err=Console(file=screen, force_terminal=True, width=120, height=40),
+    )
+    await lead_rails(output, None, two, ("lo", "ib7"), token=TOKEN, asked=Asked(), settings=replace(QUICK, budget_s=6))
+    assert "lo" in screen.getvalue() and "Gbit/s, from row to column" in screen.getvalue()
+
+
+@pytest.mark.parametrize("option", ["--save", "--plot", "--with"])
+def test_what_goes_with_one_port_is_refused_with_several_before_anybody_is_asked(
+    option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    value = {"--save": "before.json", "--plot": "matrix.svg", "--with": "torch"}[option]
+    words = ["netcheck", "preflight", "--machines", "2", "--rail", "eth1", "--rail", "eth2", option, value]
+    assert invoke([*words, "--image", "torch:2"] if option == "--with" else words) == 2
+    said = capsys.readouterr().err
+    assert f"{option}, wh" in said and "goes with one --rail at most: here are eth1, eth2" in said, said
+
+
 async def test_a_port_that_is_named_twice_is_refused(two: list[Standing]) -> None:
     with pytest.raises(InvalidRequest, match="names a port twice: lo, lo"):
         await lead_rails(Output(), None, two, ("lo", "lo"), token=TOKEN, asked=Asked(), settings=QUICK)
@@ -140,7 +161,7 @@ async def test_what_can_not_be_drawn_is_said_before_anything_is_measured(tmp_pat
     nobody = [Standing("127.0.0.1", 9), Standing("127.0.0.1", 10)]
     with pytest.raises(InvalidRequest, match="picture"):
         await lead(
-            Output(), None, nobody, token="", asked=Asked(), settings=QUICK, save=None, picture=tmp_path / "a.gif"
+            Output(), None, nobody, token="", asked=Asked(), settings=QUICK, save=None, drawing=tmp_path / "a.gif"
         )
 
 

@@ -8,7 +8,7 @@ import logging
 import os
 import secrets
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ParamSpec
@@ -53,6 +53,8 @@ def _measures(command: Callable[P, int]) -> Callable[P, int]:
     @functools.wraps(command)
     def measured(*args: P.args, **kwargs: P.kwargs) -> int:
         try:
+            rails: Any = kwargs["rails"]
+            _check_several(rails, {"--save": kwargs["save"], "--plot": kwargs["picture"]})
             return command(*args, **kwargs)
         except InvalidRequest:
             raise
@@ -127,6 +129,7 @@ def preflight(
     astra netcheck preflight --machines 4 --min-gbps 25
     astra netcheck preflight --machines 2 --gpus 16 --with torch --image nvcr.io/nvidia/pytorch:24.08-py3
     """
+    _check_several(measure["rails"], {"--with": framework})
     document = _document(file, machines, gpus, interconnect, measure["min_gbps"])
     document = _with_image(document, framework, image, of_file=file is not None)
 
@@ -227,8 +230,6 @@ async def _lead(
     token = os.environ.get(TOKEN, "")
     asked: Asked = measure.get("asked") or Asked(min_bps=1e9 * (measure["min_gbps"] or 0.0))
     if len(rails) > 1:
-        if measure["save"] or measure["picture"] or after:
-            raise InvalidRequest("--save, --plot and --with go with one --rail, not with several", "--rail")
         return await lead_rails(invocation.output, client, places, rails, token=token, asked=asked, settings=settings)
     return await lead(
         invocation.output,
@@ -238,7 +239,7 @@ async def _lead(
         asked=asked,
         settings=replace(settings, device=rails[0] if rails else ""),
         save=measure["save"],
-        picture=measure["picture"],
+        drawing=measure["picture"],
         run_program=after,
     )
 
@@ -255,6 +256,20 @@ def _min_gbps(spec: dict[str, Any]) -> float:
     for part in ("task_template", "requested_resources", "network", "min_gbps"):
         found = (found or {}).get(part)
     return float(found or 0.0)
+
+
+def _check_several(rails: Sequence[str], given: Mapping[str, object]) -> None:
+    """Raises: InvalidRequest, for the first option that goes with one port alone, before anybody is asked."""
+    reasons = {
+        "--save": "which keeps one result",
+        "--plot": "which draws one matrix",
+        "--with": "whose library chooses its ports itself",
+    }
+    for option, value in given.items():
+        if value is not None and len(rails) > 1:
+            raise InvalidRequest(
+                f"{option}, {reasons[option]}, goes with one --rail at most: here are {', '.join(rails)}", option
+            )
 
 
 async def _named(client: Client, names: list[str]) -> list[Named]:

@@ -37,19 +37,19 @@ async def lead(
     asked: Asked,
     settings: Settings,
     save: Path | None,
-    picture: Path | None = None,
+    drawing: Path | None = None,
     run_program: RunProgram | None = None,
 ) -> int:
     """
-    Probe the network between *places*, print what was found and draw *picture*. Returns the exit status.
+    Probe the network between *places*, print what was found and draw *drawing*. Returns the exit status.
 
     Args:
         run_program: What follows on a network that blames nobody; on another one it would only hang.
     """
-    draw = plot.to(picture) if picture is not None else None
+    draw = plot.to(drawing) if drawing is not None else None
     if len(places) < 2:
         raise InvalidRequest("a probe needs two machines or more: one alone has no network to measure")
-    with _picture(output) as live:
+    with picture(output) as live:
 
         def watch(evidence: Evidence) -> None:
             if live is not None and evidence.rounds:
@@ -76,7 +76,8 @@ async def lead(
     return verdict.exit
 
 
-def _picture(output: Output) -> AbstractContextManager[Live | None]:
+def picture(output: Output) -> AbstractContextManager[Live | None]:
+    """That changes in its place while a probe goes on; None where nobody would see it."""
     return Live(console=output.err, transient=True, refresh_per_second=4) if output.on_terminal else nullcontext()
 
 
