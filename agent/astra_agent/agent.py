@@ -226,6 +226,14 @@ class Agent:
             raise NotFound(f"there is no slot {slot} on {self._config.name}")
         return self._slots[slot]
 
+    def network_of(self, slot: str) -> Path | None:
+        """The namespace that the slot's containers are in; None: the process's own. Raises: NotFound; HostFault."""
+        request = self.slot(slot).record.request
+        netns = Path(request.network.netns) if request.network is not None else self._tools.networks.netns(slot)
+        if netns is not None and not netns.exists():
+            raise NotFound(f"slot {slot} has no network on {self._config.name}: it is not ready yet, or is ending")
+        return netns
+
     def slots(self) -> tuple[SlotStatus, ...]:
         return tuple(self._slots[slot].status() for slot in sorted(self._slots))
 

@@ -1,5 +1,5 @@
 """
-This machine's part in probes of the network: a process of its own for each, in the machine's network.
+This machine's part in probes of the network: a process of its own for each, in the machine's network or in a slot's.
 
 The agent only hands questions and answers on, so that bytes which are being moved never keep it from its slots. How
 many probes there may be, at once and in a minute, is bounded: they are load.
@@ -8,6 +8,7 @@ many probes there may be, at once and in a minute, is bounded: they are load.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from pathlib import Path
@@ -24,26 +25,26 @@ log = logging.getLogger(__name__)
 AT_ONCE = 16
 """One for each port of a machine when all are measured at once."""
 PER_MINUTE = 30
+_QUESTION_S = 5.0
+"""Until the first one is there; it comes when the other machines are found, too."""
 
 
 class Probes:
-    """*netns*: the machine's network; None: the process's own. *max_bps*: what each may send; 0: as much as goes."""
+    """*max_bps*: what each may send; 0: as much as goes."""
 
-    def __init__(self, netns: Path | None, max_bps: float = 0.0) -> None:
-        self._netns = netns
+    def __init__(self, max_bps: float = 0.0) -> None:
         self._max_bps = max_bps
         self._running = 0
         self._began: deque[float] = deque()
 
-    async def serve(self, connection: aiohttp.ClientWebSocketResponse) -> None:
-        """Take part until the other side closes. Leaves no process, however it ends."""
+    async def serve(self, connection: aiohttp.ClientWebSocketResponse, netns: Path | None) -> None:
+        """Take part until the other side closes, in *netns*; None: the process's own. Leaves no process, ever."""
         if (reason := self._too_many()) is not None:
-            log.warning("probe_refused reason=%r", reason)
-            await connection.send_str(Failed(sentence=reason).model_dump_json())
+            await refuse(connection, reason)
             return
         self._running += 1
         try:
-            process = await channel.spawn(self._netns, self._max_bps)
+            process = await channel.spawn(netns, self._max_bps)
             log.info("probe_began pid=%d", process.pid)
             try:
                 await first_of(_ask(connection, process), _answer(connection, process))
@@ -62,6 +63,15 @@ class Probes:
             return f"{PER_MINUTE} probes began on this machine within a minute: wait"
         self._began.append(now())
         return None
+
+
+async def refuse(connection: aiohttp.ClientWebSocketResponse, sentence: str) -> None:
+    """The answer to the first question: who leads a probe names this machine with *sentence*."""
+    log.warning("probe_refused reason=%r", sentence)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_QUESTION_S):
+            await connection.receive()
+    await connection.send_str(Failed(sentence=sentence).model_dump_json())
 
 
 async def _ask(connection: aiohttp.ClientWebSocketResponse, process: asyncio.subprocess.Process) -> None:

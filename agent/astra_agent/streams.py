@@ -17,7 +17,7 @@ from astra_agent.dial import Dialer, first_of
 from astra_agent.errors import AstraError
 from astra_agent.exec_frames import say_not_run, serve_exec
 from astra_agent.inventory.document import dump
-from astra_agent.probes import Probes
+from astra_agent.probes import Probes, refuse
 from astra_agent.wire import (
     ExecRequest,
     InventoryRequest,
@@ -44,7 +44,7 @@ class Streams:
         self._dialer = dialer
         self._asked: asyncio.Queue[OpenStream] = asyncio.Queue(_AT_ONCE)
         self._open = asyncio.Semaphore(_AT_ONCE)
-        self._probes = Probes(dialer.netns, 1e9 * dialer.probe_max_gbps)
+        self._probes = Probes(1e9 * dialer.probe_max_gbps)
 
     def open(self, opened: OpenStream) -> None:
         """Serve it. What is too many at once is not: whoever asked waits with a bound."""
@@ -76,8 +76,8 @@ class Streams:
                         await connection.send_str(dump(self._agent.inventory))
                     case LookAheadRequest() as request:
                         await connection.send_str((await self._agent.look_ahead(request.request)).model_dump_json())
-                    case ProbeRequest():
-                        await self._probes.serve(connection)
+                    case ProbeRequest() as request:
+                        await self._probe(connection, request)
             except asyncio.CancelledError:
                 # Not the stream's end: whoever follows a log asks for the rest of it when this agent is back.
                 await connection.close(code=aiohttp.WSCloseCode.GOING_AWAY)
@@ -126,6 +126,16 @@ class Streams:
             await say_not_run(connection, str(error))
             return
         await serve_exec(connection, session)
+
+    # Probes -------------------------------------------------------------------------------------------------------
+
+    async def _probe(self, connection: Connection, request: ProbeRequest) -> None:
+        try:
+            netns = self._dialer.netns if request.slot is None else self._agent.network_of(request.slot)
+        except AstraError as error:
+            await refuse(connection, str(error))
+            return
+        await self._probes.serve(connection, netns)
 
     # Names --------------------------------------------------------------------------------------------------------
 

@@ -142,9 +142,11 @@ class Client:
             raise self._unreachable(error) from error
 
     @asynccontextmanager
-    async def probe(self, machine: str) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
-        """The WebSocket of a machine's part in a probe; its messages are those of `wire.ProbeRequest`."""
+    async def probe(self, machine: str, slot: str = "") -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+        """The WebSocket of a machine's part in a probe, or of a slot's; messages are those of `wire.ProbeRequest`."""
         url = URL(f"{self._target.api}/v1/machines/{quote(machine, safe='')}/probe", encoded=True)
+        if slot:
+            url = url.update_query(slot=slot)
         try:
             async with self._use().ws_connect(url, heartbeat=20, max_msg_size=0) as socket:
                 yield socket

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from aiohttp import web
+from pydantic import ValidationError
 
 from astra_agent.errors import InvalidRequest, NoCapacity, NotFound, Unavailable
 from astra_agent.wire import ProbeRequest
@@ -31,13 +32,18 @@ class Probing:
 
     async def take_part(self, request: web.Request) -> web.WebSocketResponse:
         """
-        `GET /v1/machines/<machine>/probe`, a WebSocket: questions and answers as `wire.ProbeRequest` says.
+        `GET /v1/machines/<machine>/probe`, a WebSocket: questions and answers as `wire.ProbeRequest` says, with
+        `?slot=` in the network of a slot there.
 
         Raises:
-            NotFound: There is no such machine.
+            NotFound: There is no such machine. A slot that is not there is told by its agent.
             Unavailable: It is not connected.
         """
-        Query(request, ())
+        slot = Query(request, ("slot",)).text("slot")
+        try:
+            asked = ProbeRequest(slot=slot)
+        except ValidationError as error:
+            raise InvalidRequest(f"slot is {(slot or '')[:64]!r}: that is no slot's ID", "slot") from error
         machine = request.match_info["machine"]
         connected = {found.facts.name: found.connected for found in await self._engine.machines()}
         if machine not in connected:
@@ -47,7 +53,7 @@ class Probing:
         client = web.WebSocketResponse(timeout=_CLOSE_S, max_msg_size=MESSAGE_MAX, heartbeat=_PING_S)
         if not client.can_prepare(request).ok:
             raise InvalidRequest("a probe needs a WebSocket: send the headers of its hand-shake")
-        async with self._streams.open(machine, ProbeRequest()) as agent:
+        async with self._streams.open(machine, asked) as agent:
             await client.prepare(request)
             await join(agent, client)
             await client.close()

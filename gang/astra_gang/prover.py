@@ -1,5 +1,6 @@
 """
-Leads the proof of the network of every run that wants one: a probe between its machines, through their agents.
+Leads the proof of the network of every run that wants one: a probe between its machines, through their agents, in the
+network of its slots where these have addresses of their own.
 
 What is wanted is read off the runs, so a coordinator that starts again begins anew, and what is not wanted any more, as
 after a stop, ends at once. On no machine are there two proofs at a time: they would measure each other.
@@ -18,6 +19,7 @@ from astra_agent.wire import ProbeRequest
 from astra_gang import witness
 from astra_gang.core import Prove, Proved, outstanding
 from astra_gang.core.proof import is_proving
+from astra_gang.core.state import RunState, Slot
 from astra_gang.performer import Post
 from astra_gang.roster import Roster
 from astra_gang.store import RunRecord
@@ -115,7 +117,8 @@ class Prover:
             third = self._witness(run, decision.machines) if turn == 0 else None
             taking_part = (*decision.machines, third) if third is not None else decision.machines
             async with self._turns.on(taking_part):
-                verdict, took_part = await self._measure(taking_part, third, asked, limit_s)
+                ways_to = [self._way(name, _slot_on(run.state, decision, name)) for name in taking_part]
+                verdict, took_part = await self._measure(ways_to, third, asked, limit_s)
             if took_part or turn == TRIES - 1:
                 break
             _log.warning("proof_again run=%s reason=%r", run.state.name, verdict.sentence)
@@ -146,14 +149,14 @@ class Prover:
         return None if chosen is None else chosen.name
 
     async def _measure(
-        self, machines: Sequence[str], third: str | None, asked: Asked, limit_s: float
+        self, ways_to: Sequence[Way], third: str | None, asked: Asked, limit_s: float
     ) -> tuple[Verdict, bool]:
         """The verdict, and whether all was done for it: every machine took part, and it is not for a witness's sake."""
         conductor: Conductor | None = None
         is_over = False
         try:
-            async with asyncio.timeout(limit_s), ways.opened([self._way(name) for name in machines]) as endpoints:
-                conductor = Conductor(endpoints, settings.within(limit_s, len(machines)))
+            async with asyncio.timeout(limit_s), ways.opened(ways_to) as endpoints:
+                conductor = Conductor(endpoints, settings.within(limit_s, len(ways_to)))
                 await conductor.run()
         except TimeoutError:
             is_over = True
@@ -167,13 +170,17 @@ class Prover:
         is_known = witness.verdict(evidence, third).state != "unmeasured"  # more tries show no more of what was asked
         return verdict, is_known or not (evidence.absent or third)
 
-    def _way(self, machine: str) -> Way:
+    def _way(self, machine: str, slot: Slot | None) -> Way:
+        """Of a machine with *slot* in the slot's network, where that has an address of its own."""
         seen = self._roster.get(machine)
-        return Way(machine, seen.facts.address if seen is not None else "", self._open(machine))
+        address = seen.facts.address if seen is not None else ""
+        if slot is None or slot.address in (None, address):
+            return Way(machine, address, self._open(machine, ProbeRequest()))
+        return Way(machine, slot.address or "", self._open(machine, ProbeRequest(slot=slot.id)))
 
     @asynccontextmanager
-    async def _open(self, machine: str) -> AsyncIterator[Channel]:
-        stream = self._streams.open(machine, ProbeRequest())
+    async def _open(self, machine: str, request: ProbeRequest) -> AsyncIterator[Channel]:
+        stream = self._streams.open(machine, request)
         try:
             async with asyncio.timeout(_OPEN_S):
                 socket = await stream.__aenter__()
@@ -203,6 +210,11 @@ class _Turns:
             self.busy.difference_update(machines)
             async with self._freed:
                 self._freed.notify_all()
+
+
+def _slot_on(state: RunState, decision: Prove, machine: str) -> Slot | None:
+    held = (worker.slot for worker in state.workers if worker.slot is not None)
+    return next((slot for slot in held if slot.machine == machine and slot.id in decision.slots), None)
 
 
 def _answer(decision: Prove, verdict: Verdict) -> Proved:

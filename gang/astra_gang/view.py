@@ -89,6 +89,7 @@ def _worker(state: RunState, worker: Worker, away: Mapping[str, Absence]) -> Jso
         "state": word,
         "detail": detail,
         "address": slot.address if slot is not None else None,
+        "slot": slot.id if slot is not None else None,
         "attempt": worker.attempt if member is not None else None,
         "code": member.code if member is not None else None,
         "failures": worker.failures,

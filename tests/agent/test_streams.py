@@ -20,14 +20,19 @@ from astra_agent.wire import (
     ExecExit,
     ExecRequest,
     InventoryRequest,
+    JoinedNetwork,
     LogsRequest,
     LookAhead,
     LookAheadRequest,
     Lookup,
     LookupRequest,
+    ProbeRequest,
     Resize,
     StdinEnd,
 )
+from astra_netprobe import channel
+from astra_netprobe.channel import parse
+from astra_netprobe.messages import Failed, Open, Opened
 from tests.agent.daemon import Daemon, a_daemon
 from tests.agent.machine import BOUND_S, SLOT, arm, finish, request, start, until
 from tests.fakes.coordinator import FakeCoordinator, a_coordinator
@@ -52,6 +57,7 @@ async def daemon(tmp_path: Path, coordinator: FakeCoordinator) -> AsyncIterator[
 
 
 CONTAINER = f"{SLOT}-a0"
+OPEN = Open(rank=0, secret="0" * 32, address="127.0.0.1")
 
 
 async def everything(connection: web.WebSocketResponse) -> tuple[bytes, list[str]]:
@@ -236,3 +242,44 @@ async def look_ahead(coordinator: FakeCoordinator, **changes: Any) -> LookAhead:
     connection = await coordinator.open_stream("s1", LookAheadRequest(request=request("example", **changes)))
     _, (text,) = await everything(connection)
     return LookAhead.model_validate_json(text)
+
+
+# Probes --------------------------------------------------------------------------------------------------------------
+
+
+async def test_the_network_of_a_slot_that_is_gone_is_a_sentence(daemon: Daemon, coordinator: FakeCoordinator) -> None:
+    connection = await coordinator.open_stream("s1", ProbeRequest(slot="gone"))
+    await connection.send_str(OPEN.model_dump_json())
+    (answer,) = (await everything(connection))[1]
+    assert parse(answer) == Failed(sentence=f"there is no slot gone on {daemon.config.name}")
+
+
+async def test_a_probe_of_a_slot_is_in_the_network_that_its_containers_join(
+    daemon: Daemon, coordinator: FakeCoordinator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered: list[Path | None] = []
+    spawn = channel.spawn
+
+    async def spawned(netns: Path | None, max_bps: float) -> asyncio.subprocess.Process:
+        entered.append(netns)
+        return await spawn(None, max_bps)
+
+    monkeypatch.setattr(channel, "spawn", spawned)
+    joined = tmp_path / "joined.net"
+    joined.touch()
+    network = JoinedNetwork(netns=str(joined), address="10.99.0.7")
+    await daemon.put(request(slot="joins", worker="llama-1", network=network))
+    await until(lambda: coordinator.slots["joins"].phase == "ready")
+    for number, slot in enumerate(("joins", SLOT, None)):
+        connection = await coordinator.open_stream(f"s{number}", ProbeRequest(slot=slot))
+        await connection.send_str(OPEN.model_dump_json())
+        assert isinstance(parse((await connection.receive()).data), Opened)
+        await connection.close()
+        coordinator.end_stream(f"s{number}")
+    assert entered == [joined, None, None]
+    joined.unlink()
+    connection = await coordinator.open_stream("s3", ProbeRequest(slot="joins"))
+    await connection.send_str(OPEN.model_dump_json())
+    (answer,) = (await everything(connection))[1]
+    name = daemon.config.name
+    assert parse(answer) == Failed(sentence=f"slot joins has no network on {name}: it is not ready yet, or is ending")

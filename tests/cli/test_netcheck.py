@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -15,9 +15,10 @@ from matplotlib import image
 from rich.console import Console
 
 from astra_agent.errors import InvalidRequest
+from astra_cli.commands import netcheck as commands
 from astra_cli.main import invoke
 from astra_cli.netcheck import plot, report
-from astra_cli.netcheck.endpoints import Standing
+from astra_cli.netcheck.endpoints import Named, Place, Standing
 from astra_cli.netcheck.lead import lead
 from astra_cli.netcheck.lead_rails import lead_rails
 from astra_cli.output import Output
@@ -150,6 +151,30 @@ def test_what_goes_with_one_port_is_refused_with_several_before_anybody_is_asked
     assert invoke([*words, "--image", "torch:2"] if option == "--with" else words) == 2
     said = capsys.readouterr().err
     assert f"{option}, wh" in said and "goes with one --rail at most: here are eth1, eth2" in said, said
+
+
+def test_a_run_is_measured_where_its_workers_have_their_addresses(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    led: list[Place] = []
+
+    async def lead_none(output: Output, client: object, places: Sequence[Place], **_: object) -> int:
+        led[:] = places
+        return 0
+
+    monkeypatch.setattr(commands, "lead", lead_none)
+    api.job = job()
+    at_machine, own, early = [{**api.job["status"]["workers"][0], "machine": "m-1"} for _ in range(3)]
+    at_machine["slot"] = "s0"
+    own |= {"slot": "s1", "address": "10.99.0.1"}
+    early |= {"slot": "s2", "address": None, "name": "first-gang-2"}
+    api.job["status"]["workers"] = [at_machine, own, early]
+    assert invoke(["netcheck", "run", "first-gang"]) == 0
+    machine = Named("m-1", "10.83.1.1")
+    assert led == [machine, Named("m-1", "10.99.0.1", "s1"), machine]
+    assert "first-gang-2: no address yet; measured at the machine's" in capsys.readouterr().err
+    assert invoke(["netcheck", "run", "first-gang", "--rail", "eth1"]) == 0
+    assert led == [machine] * 3
 
 
 async def test_a_port_that_is_named_twice_is_refused(two: list[Standing]) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from astra_agent.network import link_name
+from astra_cli.dev.network import BRIDGE
 from tests.containers.dev_cluster import DevCluster
 from tests.containers.gate import gated_registry
 from tests.containers.images import File, Image
@@ -28,6 +31,23 @@ def cluster() -> Iterator[DevCluster]:
         made.astra("dev", "link", "--machine", f"m-{machine}", "--rate", "20mbit" if machine == 2 else "1gbit")
     yield made
     made.remove()
+
+
+@pytest.fixture
+def own() -> Iterator[DevCluster]:
+    """Four machines that are sound, whose workers have addresses of their own; nothing of it is left."""
+    made = DevCluster(Path(tempfile.mkdtemp(prefix="astra-dev-", dir="/tmp")))
+    made.start("--machines", "4", "--disconnect-limit", "5", "--network", "own")
+    for machine in range(1, 5):
+        made.astra("dev", "link", "--machine", f"m-{machine}", "--rate", "1gbit")
+    yield made
+    made.remove()
+
+
+def inside(cluster: DevCluster, machine: str, *command: str) -> None:
+    """A command in the machine's network."""
+    netns = cluster.layout.netns(machine)
+    subprocess.run(["nsenter", f"--net={netns}", *command], check=True, timeout=20)
 
 
 def sentences(cluster: DevCluster, run: str) -> list[str]:
@@ -78,3 +98,27 @@ def test_the_user_may_look_while_the_run_waits_at_the_barrier(cluster: DevCluste
             assert cluster.phase("waits") == "Starting"
             assert members(cluster) == ""
             cluster.astra("stop", "waits")
+
+
+@pytest.mark.timeout(300)
+def test_the_network_of_the_slots_is_proved_where_they_have_addresses_of_their_own(own: DevCluster) -> None:
+    """First a smaller MTU on the way to one machine's slots, then a slow cable of one slot: machines see neither."""
+    inside(own, "m-2", "ip", "link", "set", "dev", BRIDGE, "mtu", "1400")
+    assert "4 machines are sound" in own.astra("netcheck", "preflight", "--machines", "4", "--time", "15")
+    own.astra("run", "--name", "proved", "--image", "host", "--machines", "3", "--preflight", "--", "sleep", "600")
+    eventually(lambda: own.phase("proved") == "Running", "it runs", ENOUGH_S)
+    said = sentences(own, "proved")
+    assert any("packets of 1500 bytes from" in s and "to m-2 vanish" in s for s in said), said
+    assert "proved-1 leaves m-2: another machine is tried" in said
+    assert any(s.startswith("The network is proved: 3 machines are sound: ") for s in said)
+    assert "3 machines are sound" in own.astra("netcheck", "run", "proved", "--time", "10")
+
+    (worker,) = [w for w in own.json("status", "proved")["status"]["workers"] if w["machine"] == "m-3"]
+    shaped = ("tbf", "rate", "50mbit", "burst", "128kb", "latency", "50ms")
+    inside(own, "m-3", "tc", "qdisc", "replace", "dev", link_name(worker["slot"]), "root", *shaped)
+    found = own.astra("netcheck", "run", "proved", "--time", "10", code=1)
+    assert found.startswith("m-3 receives at 0.") and "the link of m-3 is slow in one direction" in found
+    assert "2 machines are sound" in own.astra("netcheck", "pair", "m-1", "m-3", "--time", "4")
+    assert members(own) == ""
+    own.astra("stop", "proved")
+    eventually(lambda: own.phase("proved") == "Stopped", "it is stopped")

@@ -214,7 +214,7 @@ def test_another_zone_has_all_names_and_this_one_is_outside() -> None:
     draft.put(LLAMA)
     view = draft.freeze().view("nlp")
 
-    def asked(name: str, kind: str) -> dns.message.Message | Query:
+    def asked(name: str, kind: str) -> dns.message.Message | Query | None:
         said = answer(view, dns.message.make_query(name, kind).to_wire())
         return dns.message.from_wire(said) if isinstance(said, bytes) else said
 

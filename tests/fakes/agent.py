@@ -57,6 +57,8 @@ class FakeAgent(FakeAgentSocket):
         probe_max_bps: What it sends in a probe at most by its own setting; 0: as much as goes.
         answers_probes: While it is not set, a probe waits for this machine.
         refuses_probes: A sentence, when it takes no part in any.
+        own_addresses: Slots have an address of their own, `slot_address`.
+        probed_slots: Of each probe the slot in whose network it was; None: in the machine's.
         probes, probes_most: Probes that it takes part in, now and at any time.
     """
 
@@ -82,6 +84,8 @@ class FakeAgent(FakeAgentSocket):
         self.answers_probes = asyncio.Event()
         self.answers_probes.set()
         self.refuses_probes = ""
+        self.own_addresses = False
+        self.probed_slots: list[str | None] = []
         self.probes = self.probes_most = 0
         self.looked_ahead: wire.LookAhead | None = wire.LookAhead()
         """What it says of a run that is submitted; None: it closes without a word."""
@@ -180,6 +184,11 @@ class FakeAgent(FakeAgentSocket):
         held.attempts[number] = wire.AttemptStatus(attempt=number, state="exited", code=code)
         await self.report(slot)
 
+    @property
+    def slot_address(self) -> str:
+        """Of the slots here: they have the machine's, or all one other."""
+        return self.facts.address.replace("10.0.", "10.99.", 1) if self.own_addresses else self.facts.address
+
     def status(self, slot: str) -> wire.SlotStatus:
         held = self.held[slot]
         return wire.SlotStatus(
@@ -190,7 +199,7 @@ class FakeAgent(FakeAgentSocket):
             phase=held.phase,
             detail=held.detail,
             fault=held.fault,
-            address=self.facts.address if held.phase == "ready" else None,
+            address=self.slot_address if held.phase == "ready" else None,
             port=29500 if held.phase == "ready" else None,
             term=held.term,
             attempts=tuple(held.attempts[number] for number in sorted(held.attempts)),
@@ -282,13 +291,14 @@ class FakeAgent(FakeAgentSocket):
                 case wire.LookAheadRequest():
                     if self.looked_ahead is not None:
                         await socket.send_str(self.looked_ahead.model_dump_json())
-                case wire.ProbeRequest():
-                    await self._take_part(socket)
+                case wire.ProbeRequest(slot=slot):
+                    self.probed_slots.append(slot)
+                    await self._take_part(socket, slot)
 
-    async def _take_part(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+    async def _take_part(self, socket: aiohttp.ClientWebSocketResponse, slot: str | None) -> None:
         """Until the other side closes, whatever it has asked meanwhile."""
         asked: asyncio.Queue[str] = asyncio.Queue()
-        answering = asyncio.ensure_future(self._answer_probe(socket, asked))
+        answering = asyncio.ensure_future(self._answer_probe(socket, asked, slot))
         self.probes += 1
         self.probes_most = max(self.probes_most, self.probes)
         try:
@@ -298,12 +308,17 @@ class FakeAgent(FakeAgentSocket):
             answering.cancel()
             self.probes -= 1
 
-    async def _answer_probe(self, socket: aiohttp.ClientWebSocketResponse, asked: asyncio.Queue[str]) -> None:
+    async def _answer_probe(
+        self, socket: aiohttp.ClientWebSocketResponse, asked: asyncio.Queue[str], slot: str | None
+    ) -> None:
         member = FakeMember(self.network, self.probe_max_bps)
         while True:
             question = QUESTION.validate_json(await asked.get())
             await self.answers_probes.wait()
-            refusal = Failed(sentence=self.refuses_probes) if self.refuses_probes else None
+            why = self.refuses_probes
+            if slot is not None and slot not in self.held:
+                why = f"there is no slot {slot} on {self.name}"
+            refusal = Failed(sentence=why) if why else None
             await socket.send_str((refusal or member.answer(question)).model_dump_json())
 
     def look_up(self, request: wire.LookupRequest) -> wire.Lookup:

@@ -13,7 +13,8 @@ import pytest
 
 from astra_agent.wire import LookAhead
 from astra_gang.api import BODY_MAX
-from tests.fakes.cluster import FakeCluster
+from astra_netprobe.messages import Open
+from tests.fakes.cluster import OPERATOR, FakeCluster
 from tests.fakes.eventually import until
 from tests.fakes.runs import document
 
@@ -77,7 +78,7 @@ async def test_a_running_job_says_where_each_worker_is(cluster: FakeCluster) -> 
     status, job = await cluster.request("GET", "jobs/llama")
     assert (status, job["status"]["phase"], job["status"]["ready"]) == (200, "Running", 2)
     worker = job["status"]["workers"][0]
-    agent, _ = cluster.slot("llama-0")
+    agent, slot = cluster.slot("llama-0")
     assert worker == {
         "rank": 0,
         "name": "llama-0",
@@ -85,6 +86,7 @@ async def test_a_running_job_says_where_each_worker_is(cluster: FakeCluster) -> 
         "state": "Running",
         "detail": "",
         "address": agent.facts.address,
+        "slot": slot,
         "attempt": 0,
         "code": None,
         "failures": 0,
@@ -410,6 +412,30 @@ async def test_exec_into_a_worker_that_does_not_run_is_refused(cluster: FakeClus
     await complete(cluster)
     status, answer = await cluster.request("GET", "jobs/llama/exec?command=sh")
     assert (status, answer["error"]["message"]) == (409, "llama-0 does not run now: it is Completed")
+
+
+async def take_part(cluster: FakeCluster, machine: str, slot: str) -> tuple[int, str]:
+    """Of a probe's first question, the status of the hand-shake or 101, and the answer."""
+    headers = {"Authorization": f"Bearer {OPERATOR}"}
+    url = f"{cluster.url}/v1/machines/{machine}/probe?slot={slot}"
+    async with aiohttp.ClientSession(headers=headers) as session:
+        try:
+            async with session.ws_connect(url) as socket:
+                await socket.send_str(Open(rank=0, secret="0" * 32, address="10.0.0.1").model_dump_json())
+                return 101, (await socket.receive()).data
+        except aiohttp.WSServerHandshakeError as error:
+            return error.status, error.message
+
+
+async def test_a_machine_takes_part_in_the_network_of_a_slot_that_is_named(cluster: FakeCluster) -> None:
+    await run_of_two(cluster)
+    agent, slot = cluster.slot("llama-0")
+    status, answer = await take_part(cluster, agent.name, slot)
+    assert (status, json.loads(answer)["kind"], agent.probed_slots) == (101, "opened", [slot])
+    status, answer = await take_part(cluster, agent.name, "gone")
+    assert (status, json.loads(answer)["sentence"]) == (101, f"there is no slot gone on {agent.name}")
+    assert (await take_part(cluster, agent.name, "NO%20SLOT"))[0] == 400
+    assert agent.probed_slots == [slot, "gone"]
 
 
 # What is wrong -------------------------------------------------------------------------------------------------------

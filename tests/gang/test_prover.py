@@ -178,6 +178,31 @@ async def test_without_another_machine_the_run_says_why_it_waits(cluster: FakeCl
     await complete(cluster, 5)
 
 
+async def test_slots_with_addresses_of_their_own_are_proved_in_their_own_network(cluster: FakeCluster) -> None:
+    """What is slow there is none of the machine's address, and the other way round."""
+    for agent in cluster.agents.values():
+        agent.own_addresses = True
+    cluster.network[cluster.agents["m2"].slot_address] = SLOW_BPS
+    slow_down(cluster, "m3")
+    await submit(cluster)
+    await until(lambda: bool(cluster.agents["m2"].probed_slots), "m2 takes part")
+    (asked,) = cluster.agents["m2"].probed_slots
+    assert asked is not None
+    await cluster.until_phase("running")
+    assert {cluster.slot(f"llama-{rank}")[0].name for rank in range(4)} == {"m1", "m3", "m4", "m5"}
+    for rank in range(4):
+        agent, slot = cluster.slot(f"llama-{rank}")
+        assert agent.probed_slots[-1] == slot
+    await complete(cluster)
+
+
+async def test_slots_at_their_machines_address_are_proved_as_machines(cluster: FakeCluster) -> None:
+    await submit(cluster)
+    await cluster.until_phase("running")
+    assert {slot for agent in cluster.agents.values() for slot in agent.probed_slots} == {None}
+    await complete(cluster)
+
+
 @pytest.mark.parametrize(("slow", "runs_on"), [("m2", {"m1", "m3"}), ("m3", {"m1", "m2"})])
 async def test_a_run_of_two_has_an_idle_machine_for_a_witness(
     cluster: FakeCluster, slow: str, runs_on: set[str]

@@ -323,12 +323,13 @@ class Asked:
 
 async def listens(count: int, rail: int) -> list[int]:
     """Of all that is called in one probe of three machines with so many ports."""
-    endpoints = [Endpoint(f"m-{i}", f"10.0.0.{i}", Asked([])) for i in range(3)]
+    channels = [Asked([]) for _ in range(3)]
+    endpoints = [Endpoint(f"m-{i}", f"10.0.0.{i}", channel) for i, channel in enumerate(channels)]
     company = Company(endpoints, lambda evidence: None)
     ports = tuple(RdmaPort(device=f"mlx5_{i}", rate_bps=200e9) for i in range(count))
     await RdmaRounds(company, dict.fromkeys(company.machines, ports), rail).all_ports()
     assert len(company.evidence.rdma) == 6 * count
-    written = [write for endpoint in endpoints for asked in endpoint.channel.writes for write in asked.writes]
+    written = [write for channel in channels for asked in channel.writes for write in asked.writes]
     called = [write.listen for write in written if write.to is None]
     assert sorted(called) == sorted(write.listen for write in written if write.to is not None)
     return called

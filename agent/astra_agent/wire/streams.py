@@ -120,6 +120,8 @@ class ProbeRequest(Wire):
     """
 
     kind: Literal["probe"] = "probe"
+    slot: SlotId | None = None
+    """In the network that this slot's containers join; None: in the machine's own."""
 
 
 StreamRequest = Annotated[

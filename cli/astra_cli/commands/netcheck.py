@@ -150,15 +150,26 @@ def preflight(
 @_measures
 @talks
 def run_(invocation: Invocation, /, run: str, **measure: Any) -> int:
-    """Probe the machines that a run holds now."""
+    """
+    Probe the machines that a run holds now.
+
+    Workers with addresses of their own are measured in their own network, others, and with --rail all, in their
+    machine's.
+    """
 
     async def conversation(client: Client) -> int:
         job = await client.job(run)
-        names = [worker["machine"] for worker in job["status"]["workers"] if worker["machine"]]
-        if not names:
+        workers = [worker for worker in job["status"]["workers"] if worker["machine"]]
+        if not workers:
             raise NoCapacity(f"run {run} holds no machine now: it is {job['status']['phase']}")
         _take_asked(measure, _min_gbps(job["spec"]), job["status"]["tier"])
-        return await _lead(invocation, client, await _named(client, names), measure)
+        machines = await _named(client, [worker["machine"] for worker in workers])
+        if measure["rails"]:
+            return await _lead(invocation, client, machines, measure)
+        if early := [worker["name"] for worker in workers if worker.get("slot") and not worker["address"]]:
+            invocation.output.note(f"{', '.join(early)}: no address yet; measured at the machine's")
+        places = [_in_slot(worker, machine) for worker, machine in zip(workers, machines, strict=True)]
+        return await _lead(invocation, client, places, measure)
 
     return ask(invocation, conversation)
 
@@ -256,6 +267,12 @@ def _min_gbps(spec: dict[str, Any]) -> float:
     for part in ("task_template", "requested_resources", "network", "min_gbps"):
         found = (found or {}).get(part)
     return float(found or 0.0)
+
+
+def _in_slot(worker: Mapping[str, Any], machine: Named) -> Named:
+    """Where a worker has an address of its own, in its slot's network."""
+    slot, address = worker.get("slot"), worker["address"]
+    return replace(machine, address=address, slot=slot) if slot and address not in (None, machine.address) else machine
 
 
 def _check_several(rails: Sequence[str], given: Mapping[str, object]) -> None:

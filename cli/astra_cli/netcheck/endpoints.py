@@ -15,10 +15,11 @@ from astra_netprobe.ways import SocketChannel, Way
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A machine that has an agent: *address* is what its peers reach it at."""
+    """A machine that has an agent, or a slot there: *address* is what its peers reach it at."""
 
     name: str
     address: str
+    slot: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ async def _open(client: Client | None, place: Place, token: str) -> AsyncIterato
     if client is None:
         raise Silent("is known to no coordinator")
     try:
-        async with client.probe(place.name) as socket:
+        async with client.probe(place.name, place.slot) as socket:
             yield SocketChannel(socket)
     except AstraError as error:
         raise Silent(f"takes no part: {error}") from error
