@@ -49,7 +49,7 @@ def ports(root: Path = Path("/"), netdev: str = "") -> tuple[RdmaPort, ...]:
             found.append(
                 RdmaPort(
                     device=folder.parents[1].name, port=int(folder.name), link_layer=link,
-                    rate_bps=_rate(_text(folder / "rate")), gid=_gid(folder) if link == "Ethernet" else None,
+                    rate_bps=_rate(_text(folder / "rate")), gid=_gid(folder, netdev) if link == "Ethernet" else None,
                 )
             )  # fmt: skip
     return tuple(found)
@@ -113,14 +113,16 @@ def _natural(folder: Path) -> list[tuple[int, str]]:
     return [(int(word), "") if word.isdigit() else (-1, word) for word in words]
 
 
-def _gid(folder: Path) -> int | None:
+def _gid(folder: Path, netdev: str) -> int | None:
     """
     The first of RoCE v2 with a routable IPv4 address, else the first of RoCE v2 that is not local to the link: perftest
-    would take number 0, which often is neither.
+    would take number 0, which often is neither. With *netdev* of that network port's: a VLAN has GIDs of its own.
     """
     chosen: list[tuple[bool, int]] = []
     for file in (folder / "gids").glob("*"):
         value = _text(file)
+        if netdev and _text(folder / "gid_attrs/ndevs" / file.name) not in ("", netdev):
+            continue
         kind = _text(folder / "gid_attrs" / "types" / file.name)
         if kind == _ROCE_V2 and value.strip("0:") and not value.startswith(_LINK_LOCAL):
             chosen.append((not value.startswith("0000:0000:0000:0000:0000:ffff"), int(file.name)))

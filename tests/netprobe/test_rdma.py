@@ -358,6 +358,16 @@ def test_where_names_differ_ports_of_one_place_belong_together() -> None:
     assert left == {"m-0": "RDMA of m-0's a/2 is not measured: not all machines have such a port"}
 
 
+def test_a_rail_that_is_a_vlan_has_the_gid_of_its_own(tmp_path: Path) -> None:
+    root = machine(tmp_path, link="Ethernet", netdev="eth0")
+    attributes = root / "sys/class/infiniband/mlx5_0/ports/1"
+    (attributes / "gids/5").write_text("0000:0000:0000:0000:0000:ffff:0a01:0001\n")
+    (attributes / "gid_attrs/types/5").write_text("RoCE v2\n")
+    for number, netdev in ((3, "eth0"), (5, "eth0.100")):
+        (attributes / f"gid_attrs/ndevs/{number}").write_text(netdev + "\n")
+    assert [rdma.ports(root, netdev)[0].gid for netdev in ("", "eth0", "eth0.100")] == [3, 3, 5]
+
+
 @pytest.mark.usefixtures("stand_in")
 def test_a_rail_has_the_rdma_ports_of_its_network_port(tmp_path: Path) -> None:
     root = machine(machine(tmp_path, "mlx5_0", netdev="eth0"), "mlx5_1", netdev="eth1")
