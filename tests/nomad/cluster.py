@@ -25,8 +25,10 @@ from tests.containers.dev_cluster import kill
 from tests.fakes.eventually import PATIENCE_S, eventually
 
 LINK_PORT = 7411
+MACHINE_FILE = "machine.json"
 _BIN = Path(sys.executable).parent
-_PLUGINS = ("astra-nomad-driver", "astra-nomad-device")
+DEVICE_PLUGIN = "astra-nomad-device"
+_PLUGINS = ("astra-nomad-driver", DEVICE_PLUGIN)
 _PANICKED = 2
 _PANIC_OF_NOMAD = b"panic: concurrent write to websocket connection"
 
@@ -181,6 +183,11 @@ class Client:
         return self.folder / "client.log"
 
     @property
+    def machine_file(self) -> Path:
+        """What its agent plays, if that is a captured machine; it is read again when it changes."""
+        return self.folder / MACHINE_FILE
+
+    @property
     def pid(self) -> int:
         assert self._process is not None
         return self._process.pid
@@ -280,6 +287,7 @@ class NomadCluster:
         netns: Where all of it listens, on loopback.
         mounts: Folders that tasks may mount.
         client: HCL, more of each client's block `client`.
+        machine: A captured machine that each client's agent plays, by a copy of its own: `Client.machine_file`.
     """
 
     rpc = 4747
@@ -290,7 +298,7 @@ class NomadCluster:
         folder: Path,
         binary: Path,
         clients: int = 1,
-        facts: dict[str, Any] | None = None,
+        machine: Path | None = None,
         agents: dict[str, Any] | None = None,
         mounts: Sequence[str] = (),
         client: str = "",
@@ -300,7 +308,7 @@ class NomadCluster:
         self.folder = folder
         self.netns = folder / "cluster.net"
         self.binary = binary
-        self._facts = facts
+        self._machine = machine
         self._agents = agents or {}
         self.clients = [Client(self, number) for number in range(1, clients + 1)]
         self._server: subprocess.Popen[bytes] | None = None
@@ -312,11 +320,11 @@ class NomadCluster:
         if "coordinator" in settings:
             # An address of its own, so that each machine can be cut off alone.
             settings = settings | {"coordinator": f"http://{link_address(folder.name)}:{LINK_PORT}"}
-        if self._facts is None:
+        if self._machine is None:
             return settings
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "facts.json").write_text(json.dumps(self._facts))
-        return {**settings, "facts_file": str(folder / "facts.json")}
+        shutil.copy(self._machine, folder / MACHINE_FILE)
+        return {**settings, "machine_file": str(folder / MACHINE_FILE)}
 
     def cut(self, machine: str, *, off: bool) -> None:
         """What this machine's agent says to the coordinator gets nowhere, without a word. Idempotent."""
