@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.containers.dev_cluster import kill
 from tests.containers.gate import GatedRegistry
 from tests.fakes.eventually import eventually
 from tests.nomad.gangs import NomadGangs, nomad_gangs, registry_of_workers, worker_image
@@ -76,6 +77,28 @@ def test_at_the_barrier_armed_and_not_started(gangs: NomadGangs, victim: str) ->
         gangs.kill(victim, "m-2")
         assert diary.lines() == []
     completes(gangs, run, diary, attempts=[0])
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_while_it_restarts(gangs: NomadGangs, victim: str) -> None:
+    """Between two attempts: the agent of one worker stands still, so that the next one can't be armed whole."""
+    run = f"restarting-{victim}"
+    diary = gangs.submit(run)
+    diary.let_go()
+    gangs.running(run, diary)
+    before = gangs.running_allocations(gangs.job_of(run))
+    with held(gangs.agent_pid("m-4")):
+        kill([gangs.program(run, rank=0)])
+        gangs.until(
+            run,
+            lambda status: status["attempt"] == 1 and workers(status) == [*["Armed"] * 3, "Stopping"],
+            "the others are armed again",
+        )
+        gangs.kill(victim, "m-2")
+        assert diary.ranks("start", 1) == []
+    gangs.running(run, diary, attempt=1)
+    assert gangs.running_allocations(gangs.job_of(run)) == before
+    completes(gangs, run, diary, attempts=[0, 1])
 
 
 @pytest.mark.parametrize("victim", VICTIMS)
