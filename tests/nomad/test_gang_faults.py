@@ -5,6 +5,7 @@ The rules of docs/design.md, section 5, hold in each: that is judged from what t
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -146,6 +147,24 @@ def test_a_machine_that_is_cut_off_for_longer_loses_its_worker_before_another_ta
         assert [worker["failures"] for worker in status["workers"]] == [0, 0, 0]
         assert gangs.client(machine).agent.pids("-a0") == [], "its agent has ended it by itself"
     completes(gangs, "severed", diary, attempts=[0, 1])
+
+
+def test_a_client_alone_that_is_away_for_longer_takes_nothing_until_it_is_back(gangs: NomadGangs) -> None:
+    """Its agent has its link, so nothing starts elsewhere. Nomad ends what it calls lost once the client is back."""
+    diary = gangs.submit("clientless", machines=3)
+    diary.let_go()
+    gangs.running("clientless", diary)
+    machine = gangs.ranks("clientless")["items"][1]["machine"]
+    with held(gangs.client(machine).pid):
+        eventually(lambda: gangs.client_status("clientless", machine) == "lost", "Nomad gives it up", LIMIT_S + 60)
+        time.sleep(LIMIT_S / 2)
+        status = gangs.status("clientless")
+        assert (status["phase"], status["attempt"]) == ("Running", 0), gangs.story("clientless")
+        assert diary.ranks("end", 0) == []
+    status = gangs.running("clientless", diary, attempt=1)
+    assert [worker["failures"] for worker in status["workers"]] == [0, 0, 0]
+    assert "Gang restart: clientless-1 was stopped from outside." in gangs.sentences("clientless")
+    completes(gangs, "clientless", diary, attempts=[0, 1])
 
 
 def test_a_machine_that_an_adopted_gang_loses_gives_all_of_it_back(gangs: NomadGangs) -> None:
