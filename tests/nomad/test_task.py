@@ -9,14 +9,18 @@ import select
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.fakes.eventually import eventually
+from tests.house.tree import ROOT
 from tests.nomad.cluster import NomadCluster, events
 from tests.nomad.jobs import job
 
 pytestmark = pytest.mark.timeout(300)
+
+EXAMPLE = ROOT / "examples" / "nomad" / "hello.nomad.hcl"
 
 
 def test_a_task_runs_to_its_end_and_its_output_is_in_nomads_logs(cluster: NomadCluster) -> None:
@@ -24,6 +28,20 @@ def test_a_task_runs_to_its_end_and_its_output_is_in_nomads_logs(cluster: NomadC
     allocation = cluster.reaches("hello", "complete")
     assert cluster.logs(allocation["ID"]) == "hello from w\n"
     assert cluster.logs(allocation["ID"], "stderr") == "oops\n"
+
+
+def test_the_example_runs_as_it_is(cluster: NomadCluster) -> None:
+    cluster.nomad("job", "run", "-detach", str(EXAMPLE))
+
+    def ended() -> dict[str, Any] | None:
+        """Of the example: a test above has a job of its name, with another group."""
+        found = (one for one in cluster.allocations("hello") if one["TaskGroup"] == "hello")
+        return next((one for one in found if one["ClientStatus"] in ("complete", "failed")), None)
+
+    allocation: dict[str, Any] = eventually(ended, "the example ends")
+    assert allocation["ClientStatus"] == "complete", events(allocation, "hello")
+    said = cluster.nomad("alloc", "logs", allocation["ID"])
+    assert said == f"hello from hello on hello-{allocation['ID'][:8]}\n"
 
 
 def test_the_exit_code_is_the_programs(cluster: NomadCluster) -> None:
