@@ -42,6 +42,7 @@ advertise {{ http = "127.0.0.1" rpc = "127.0.0.1" serf = "127.0.0.1" }}
 ports {{ http = {http} rpc = {rpc} serf = {serf} }}
 consul {{ auto_advertise = false client_auto_join = false server_auto_join = false }}
 telemetry {{ publish_allocation_metrics = true publish_node_metrics = true collection_interval = "1s" }}
+acl {{ enabled = {acl} }}
 """
 _SERVER = """\
 server {{ enabled = true bootstrap_expect = 1 heartbeat_grace = "3s" min_heartbeat_ttl = "5s" }}
@@ -205,6 +206,7 @@ class Client:
             socket=self.agent.socket,
             mounts=json.dumps([str(self.folder / "mounts"), *self._cluster.mounts]),
             more=self._cluster.client,
+            acl=json.dumps(self._cluster.acl),
             **self._ports,
         )
         (self.folder / "client.hcl").write_text(text + f'name = "{self.folder.name}"\n')
@@ -287,6 +289,7 @@ class NomadCluster:
         netns: Where all of it listens, on loopback.
         mounts: Folders that tasks may mount.
         client: HCL, more of each client's block `client`.
+        token: Of management, with ACLs.
         machine: A captured machine that each client's agent plays, by a copy of its own: `Client.machine_file`.
     """
 
@@ -299,6 +302,7 @@ class NomadCluster:
         binary: Path,
         clients: int = 1,
         machine: Path | None = None,
+        acl: bool = False,
         agents: dict[str, Any] | None = None,
         mounts: Sequence[str] = (),
         client: str = "",
@@ -309,6 +313,8 @@ class NomadCluster:
         self.netns = folder / "cluster.net"
         self.binary = binary
         self._machine = machine
+        self.acl = acl
+        self.token = ""
         self._agents = agents or {}
         self.clients = [Client(self, number) for number in range(1, clients + 1)]
         self._server: subprocess.Popen[bytes] | None = None
@@ -342,9 +348,15 @@ class NomadCluster:
     def start(self) -> None:
         namespaces.make(self.netns)
         self._in(("ip", "link", "set", "lo", "up"))
-        text = (_COMMON + _SERVER).format(data=self.folder / "server", http=self.http, rpc=self.rpc, serf=self.rpc + 1)
+        ports = {"http": self.http, "rpc": self.rpc, "serf": self.rpc + 1}
+        text = (_COMMON + _SERVER).format(data=self.folder / "server", acl=json.dumps(self.acl), **ports)
         (self.folder / "server.hcl").write_text(text + 'name = "server"\n')
         self.start_server()
+        if self.acl:
+            bootstrap = ("acl", "bootstrap", "-t={{.SecretID}}")
+            self.token = eventually(
+                lambda: self.nomad(*bootstrap, check=False).strip(), "the server gives out its token"
+            )
         for client in self.clients:
             client.start()
         self.ready()
@@ -372,15 +384,17 @@ class NomadCluster:
     # What a user does ---------------------------------------------------------------------------------------------
 
     def nomad(self, *words: str, stdin: str = "", check: bool = True, timeout_s: float = PATIENCE_S) -> str:
+        """Of management, as all below."""
         ran = self.run(*words, stdin=stdin, timeout_s=timeout_s)
         assert not check or ran.code == 0, (words, ran)
         return ran.out
 
-    def run(self, *words: str, stdin: str = "", timeout_s: float = PATIENCE_S) -> Ran:
+    def run(self, *words: str, stdin: str = "", timeout_s: float = PATIENCE_S, token: str | None = None) -> Ran:
         if any(client.start_after_panic() for client in self.clients):
             self.ready()
         command = ("nsenter", f"--net={self.netns}", str(self.binary), *words)
         environment = {**os.environ, "NOMAD_ADDR": f"http://127.0.0.1:{self.http}", "NO_COLOR": "1"}
+        environment["NOMAD_TOKEN"] = self.token if token is None else token
         ran = subprocess.run(
             command, input=stdin, capture_output=True, text=True, env=environment, timeout=timeout_s, check=False
         )

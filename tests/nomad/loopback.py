@@ -9,7 +9,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -77,9 +77,7 @@ class LoopbackServer:
 
     def token_with(self, name: str, policy: str) -> str:
         """The secret of a new token with exactly this policy."""
-        self.nomad("acl", "policy", "apply", name, "-", stdin=policy)
-        out = self.nomad("acl", "token", "create", "-type=client", f"-policy={name}", "-t={{.SecretID}}")
-        return out.strip()
+        return token_with(self.nomad, name, policy)
 
     def _leads(self) -> bool:
         with suppress(OSError):
@@ -94,6 +92,12 @@ class LoopbackServer:
             except AssertionError:
                 assert time.monotonic() < deadline
                 time.sleep(0.3)
+
+
+def token_with(nomad: Callable[..., str], name: str, policy: str) -> str:
+    """The secret of a new token with exactly this policy. *nomad*: a command, by management."""
+    nomad("acl", "policy", "apply", name, "-", stdin=policy)
+    return nomad("acl", "token", "create", "-type=client", f"-policy={name}", "-t={{.SecretID}}").strip()
 
 
 @contextmanager

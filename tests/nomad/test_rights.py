@@ -26,7 +26,8 @@ from astra_gang.engines.nomad.wake import Wake, Wakes
 from astra_gang.store import Batch
 from tests.fakes.runs import record
 from tests.house.tree import ROOT
-from tests.nomad.loopback import LoopbackServer, loopback_server
+from tests.nomad.cluster import NomadCluster, made
+from tests.nomad.loopback import LoopbackServer, loopback_server, token_with
 
 pytestmark = pytest.mark.timeout(180)
 POLICY = (ROOT / "deploy/nomad/coordinator-policy.hcl").read_text()
@@ -157,10 +158,68 @@ def test_people_may_do_what_their_policy_is_for_and_no_more(server: LoopbackServ
         assert as_user(server, token, ("var", "get", "nomad/jobs/astra-coordinator")).returncode != 0
 
 
-@pytest.mark.parametrize("line", ["submit-job", "read-job"])
-def test_a_line_of_the_users_policy_is_needed(server: LoopbackServer, line: str) -> None:
-    assert as_user(server, server.token, MAY["user"][0]).returncode == 0
-    without = re.sub(rf'^\s+"{line}",.*$', "", OTHERS["user"], flags=re.MULTILINE)
-    token = server.token_with(f"less-{uuid.uuid4().hex[:8]}", without)
-    refused = [as_user(server, token, words) for words in MAY["user"][:2]]
-    assert any("403" in done.stderr for done in refused)
+# Each line of people's policies, with a client ------------------------------------------------------------------------
+
+NEEDED_BY = {
+    "user": {
+        "submit-job": ("job", "run", "-detach", "-"),
+        "read-job": ("job", "status", "hello"),
+        "list-jobs": ("job", "status"),
+        "read-logs": ("alloc", "logs", "ALLOCATION"),
+        "read-fs": ("alloc", "fs", "ALLOCATION", "alloc/logs/hello.stdout.0"),
+        "alloc-exec": ("alloc", "exec", "-i=false", "-t=false", "ALLOCATION", "true"),
+        "alloc-lifecycle": ("alloc", "restart", "ALLOCATION"),
+        "node": ("node", "status"),
+    },
+    "operator": {
+        "submit-job": ("job", "run", "-detach", "-"),
+        "read-job": ("job", "status", "hello"),
+        "list-jobs": ("job", "status"),
+        "read-logs": ("alloc", "logs", "ALLOCATION"),
+        "node": ("node", "eligibility", "-enable", "NODE"),
+        "node_pool": ("node", "pool", "apply", "-"),
+        "variables": ("var", "put", "-force", "nomad/jobs/astra-coordinator", "operator_token=x"),
+    },
+}
+"""A command for each line of a policy, named by its capability, or by the word that its block begins with."""
+LOGS_BY_FILES = ("user", "read-logs")
+"""Nomad shows logs as well to whoever may read all files."""
+
+
+def test_there_is_a_command_for_each_line() -> None:
+    for who, needed in NEEDED_BY.items():
+        there = re.findall(r'^\s+"([a-z-]+)",', OTHERS[who], re.MULTILINE)
+        assert set(there) | {"node"} <= set(needed), who
+
+
+def less(policy: str, line: str) -> str:
+    """The policy without what is said in this line, or in the block that begins with it."""
+    return re.sub(
+        rf'^ *"{line}",[^\n]*$|^( *){line}\b[^\n]*\{{\n.*?^\1\}}$', "", policy, flags=re.MULTILINE | re.DOTALL
+    )
+
+
+@pytest.fixture(scope="module")
+def cluster(binary: Path) -> Iterator[NomadCluster]:
+    """With ACLs; on it the example runs, for long."""
+    with made(binary, acl=True) as one:
+        one.nomad("job", "run", "-detach", "-", stdin=JOB.replace("sleep 20", "sleep 3000"))
+        one.reaches("hello", "running")
+        yield one
+
+
+@pytest.mark.parametrize(("who", "line"), [(who, line) for who, needed in NEEDED_BY.items() for line in needed])
+def test_each_line_of_peoples_policies_is_needed(cluster: NomadCluster, who: str, line: str) -> None:
+    names = {"ALLOCATION": cluster.allocation("hello")["ID"], "NODE": cluster.node()["ID"]}
+    words = [names.get(word, word) for word in NEEDED_BY[who][line]]
+    given = POOL if line == "node_pool" else JOB.replace('"hello"', '"other"') if words[-1] == "-" else ""
+    without = less(OTHERS[who], line)
+    assert without != OTHERS[who]
+    if (who, line) == LOGS_BY_FILES:
+        without = less(without, "read-fs")
+    for policy in (without, OTHERS[who]):
+        token = token_with(cluster.nomad, f"{who}-{uuid.uuid4().hex[:8]}", policy)
+        done = cluster.run(*words, stdin=given, token=token)
+        refused = done.code != 0 and ("403" in done.err or "ermission denied" in done.err)
+        assert refused == (policy == without), done
+        assert refused or done.code == 0, done
