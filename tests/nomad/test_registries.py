@@ -6,8 +6,10 @@ import asyncio
 import base64
 import json
 import os
+import re
 import shutil
 import ssl
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tests.containers.gate import gated_registry
 from tests.containers.images import File, Image, push
 from tests.containers.registry import DebianRegistry, certificate
 from tests.fakes.eventually import eventually
@@ -25,6 +28,10 @@ pytestmark = pytest.mark.timeout(300)
 
 USER, PASSWORD = "team", "secret-of-the-test"
 HELPER = "astra-of-the-tests"
+STEP_BYTES = 4 << 20
+"""More than the pieces that a pull is counted in."""
+LONG_ENOUGH_TO_TELL_S = 1.5
+"""A pull that is over before has nothing to say of itself."""
 
 
 @pytest.fixture(scope="module")
@@ -147,3 +154,24 @@ def trusted_folder(host: str) -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(made_by_us[-1])
+
+
+def test_a_slow_pull_is_told_while_it_lasts(cluster: NomadCluster, tmp_path: Path) -> None:
+    with gated_registry(tmp_path) as slow:
+        image = Image().with_programs("/bin/echo").layer({"filler": File(os.urandom(16 << 20))}, compressed=False)
+        reference = slow.push(image.config(Cmd=["/bin/echo", "hello of slow"]), "slow")
+
+        def share() -> list[int]:
+            """Each that the task was told of, in its order."""
+            said = "\n".join(events(cluster.allocation("slow"), "w"))
+            return [int(number) for number in re.findall(rf"^Pulling {reference}: (\d+) % of \d", said, re.MULTILINE)]
+
+        with slow.closed_after(STEP_BYTES):
+            cluster.submit(job("slow", "", image=reference))
+            slow.wait_closed()
+            time.sleep(LONG_ENOUGH_TO_TELL_S)
+        with slow.closed_after(STEP_BYTES):
+            slow.wait_closed()
+            eventually(share, "the task tells how far it is")
+            assert cluster.logs(cluster.allocation("slow")["ID"]) == ""
+        assert cluster.logs(cluster.reaches("slow", "complete")["ID"]) == "hello of slow\n"
