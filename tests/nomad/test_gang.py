@@ -131,6 +131,30 @@ def test_a_coordinator_that_is_killed_is_followed_within_30_s(gangs: NomadGangs)
     check_nothing_started_twice(gangs, "followed", diary)
 
 
+def test_two_coordinators_that_start_at_the_same_moment_act_one_after_the_other(gangs: NomadGangs) -> None:
+    """And before any of them is there, a gang is asked for: whoever is killed, it is placed and started once."""
+    diary = gangs.submit("contested")
+    gangs.coordinator.stop()
+    pair = [Coordinator(gangs.cluster, f"coordinator-{side}") for side in ("left", "right")]
+    for one in pair:
+        one.start()
+    first = eventually(lambda: next((one for one in pair if one.serves()), None), "one of them serves")
+    second = next(one for one in pair if one is not first)
+    assert not second.serves()
+    gangs.coordinator = second
+    first.kill()
+    eventually(second.serves, "the other one serves", within_s=30)
+    gangs.running("contested", diary)
+    there = [a for a in gangs.cluster.asked("/v1/allocations") if a["JobID"].startswith("contested-")]
+    assert sorted(a["NodeName"] for a in there if a["ClientStatus"] == "running") == sorted(gangs.machines())
+    kill([gangs.program("contested", rank=1)])
+    diary.let_go()
+    gangs.running("contested", diary, attempt=1)
+    diary.finish()
+    gangs.ended("contested", "Completed")
+    check_nothing_started_twice(gangs, "contested", diary)
+
+
 # Drains (H08) ------------------------------------------------------------------------------------------------------
 
 
