@@ -248,16 +248,22 @@ class Client:
             self._process.kill()
             self._process.wait()
 
-    def kill_log_readers(self) -> None:
-        """They outlive their client. This one's are below its own data folder, by what they have open."""
+    def log_readers(self, allocation: str = "") -> list[int]:
+        """Of all its tasks, or of those of one allocation: by what they have open below its own data folder."""
+        found = []
         for path in Path("/proc").glob("[0-9]*"):
             try:
                 is_reader = b"logmon" in (path / "cmdline").read_bytes()
                 links = [str(link.readlink()) for link in (path / "fd").iterdir()]
             except OSError:
                 continue
-            if is_reader and any(link.startswith(str(self.folder)) for link in links):
-                kill([int(path.name)])
+            if is_reader and any(link.startswith(str(self.folder)) and allocation in link for link in links):
+                found.append(int(path.name))
+        return found
+
+    def kill_log_readers(self) -> None:
+        """They outlive their client."""
+        kill(self.log_readers())
 
     def reboot(self) -> None:
         """Agent, containerd, client, plugins and all containers are gone at once, and start again."""
@@ -399,6 +405,10 @@ class NomadCluster:
             command, input=stdin, capture_output=True, text=True, env=environment, timeout=timeout_s, check=False
         )
         return Ran(ran.returncode, ran.stdout, ran.stderr)
+
+    def version(self) -> str:
+        """Of Nomad."""
+        return self.nomad("version").split()[1].removeprefix("v")
 
     def submit(self, text: str) -> Ran:
         path = self.folder / "job.nomad.hcl"

@@ -138,7 +138,7 @@ class NomadGangs(RunsOverHttp):
 
     def version(self) -> str:
         """Of Nomad."""
-        return self.cluster.nomad("version").split()[1].removeprefix("v")
+        return self.cluster.version()
 
     def told(self, allocation: str, task: str = "w") -> list[str]:
         """The task's events, oldest first."""

@@ -48,6 +48,13 @@ job "{name}" {{
 '''
 
 
+def while_cut_off(version: str) -> str:
+    """Of a group: a machine that is cut off for five minutes keeps what runs there."""
+    if version.startswith("2."):
+        return 'disconnect {\n      lost_after = "5m"\n      replace = false\n    }'
+    return 'max_client_disconnect = "5m"'
+
+
 def gang(
     name: str,
     drive: str,
@@ -69,9 +76,6 @@ def gang(
         version: Of Nomad: what a machine that is cut off for a while keeps is said otherwise before 1.8.
         more: Whole groups behind this one.
     """
-    away = 'max_client_disconnect = "5m"'
-    if version.startswith("2."):
-        away = 'disconnect {\n      lost_after = "5m"\n      replace = false\n    }'
     distinct = 'constraint {\n      operator = "distinct_hosts"\n      value = "true"\n    }' if hosts else ""
     return f'''
 job "{name}" {{
@@ -90,7 +94,7 @@ job "{name}" {{
       attempts = 0
       unlimited = false
     }}
-    {away}
+    {while_cut_off(version)}
     task "w" {{
       driver = "astra"
       kill_timeout = "30s"

@@ -5,23 +5,36 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
 from tests.fakes.eventually import eventually
-from tests.nomad.cluster import NomadCluster, events
-from tests.nomad.jobs import job
+from tests.nomad.cluster import NomadCluster, events, made
+from tests.nomad.jobs import job, while_cut_off
+from tests.runs_over_http import held
 
 pytestmark = pytest.mark.timeout(300)
 
+LOG_BYTES = 8 << 20
 _COUNT = "echo begun $$ >> /alloc/data/starts; i=0; while true; do i=$((i+1)); echo line $i; sleep 0.1; done"
+
+
+@pytest.fixture(scope="module")
+def cluster(binary: Path) -> Iterator[NomadCluster]:
+    """Its agent keeps less of a log than some program here says."""
+    with made(binary, agents={"log_max_bytes": LOG_BYTES}) as one:
+        yield one
 
 
 @pytest.fixture
 def counter(cluster: NomadCluster, request: pytest.FixtureRequest) -> str:
     """The allocation of a task that counts, ten times a second, and says when it begins."""
-    name = re.sub(r"[^a-z0-9]+", "-", request.node.originalname.lower())[-40:].strip("-")
-    cluster.submit(job(name, _COUNT, kind="service", restart="attempts = 2"))
+    name = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower())[-40:].strip("-")
+    group = while_cut_off(cluster.version())
+    cluster.submit(job(name, _COUNT, kind="service", restart="attempts = 2", group=group))
     found: str = cluster.reaches(name, "running")["ID"]
     eventually(lambda: last(cluster, found) > 3, "it counts")
     request.addfinalizer(lambda: cluster.nomad("job", "stop", "-purge", "-detach", name))
@@ -112,6 +125,59 @@ def test_nomads_client_is_killed_with_its_log_readers(cluster: NomadCluster, cou
     counts_on(cluster, counter)
     # What the reader had read and not yet written has gone with it.
     lines_are_whole(cluster, counter, allowed=2)
+
+
+_SPEAKS = """
+import sys, time
+slowest = 0.0
+for number in range(50 * 1024):
+    before = time.monotonic()
+    sys.stdout.write(f"line {number:>1017}\\n")
+    slowest = max(slowest, time.monotonic() - before)
+print("said all of it", flush=True)
+open("/alloc/data/slowest", "w").write(f"{slowest}\\n")
+time.sleep(300)
+"""
+"""50 MiB of lines."""
+AWAY_S = 20.0
+
+
+@pytest.mark.parametrize("client_too", [False, True], ids=["alone", "with its client"])
+def test_a_log_reader_stands_still_while_a_program_of_uid_1000_speaks(
+    cluster: NomadCluster, counter: str, client_too: bool
+) -> None:
+    """H48: its program is not held up, what is kept no more is marked, and other tasks hear nothing of it."""
+    client, name = cluster.clients[0], f"speaks-{client_too}".lower()
+    script = f"id -u; until [ -e /alloc/data/go ]; do sleep 0.1; done; exec python3 -c '{_SPEAKS}'"
+    group = while_cut_off(cluster.version())
+    cluster.submit(job(name, script, kind="service", task='user = "1000"', group=group))
+    allocation = cluster.reaches(name, "running")["ID"]
+    eventually(lambda: cluster.logs(allocation) == "1000\n", "it runs as its user")
+    folder = client.folder / "data" / "alloc" / allocation / "alloc"
+    began_s = time.monotonic()
+    (reader,) = client.log_readers(allocation)
+    with ExitStack() as stack:
+        if client_too:
+            client.kill_client()
+            stack.callback(cluster.ready)
+            stack.callback(client.start_client)
+        stack.enter_context(held(reader))
+        (folder / "data" / "go").touch()
+        eventually((folder / "data" / "slowest").exists, "it has said all of it though nobody reads")
+        assert float((folder / "data" / "slowest").read_text()) < 1
+        time.sleep(max(0.0, began_s + AWAY_S - time.monotonic()))
+    eventually(lambda: _told(folder).endswith(b"said all of it\n"), "its last line arrives")
+    marks = re.findall(rb"^\[(.*) of output were dropped here: nobody read it in time\]$", _told(folder), re.MULTILINE)
+    assert len(marks) == 1, marks
+    counts_on(cluster, counter)
+    lines_are_whole(cluster, counter)
+    cluster.nomad("job", "stop", "-purge", "-detach", name)
+
+
+def _told(folder: Path) -> bytes:
+    """All that Nomad's log of an allocation's task `w` has: it is cut into files."""
+    files = sorted(folder.glob("logs/w.stdout.*"), key=lambda path: int(path.name.rpartition(".")[2]))
+    return b"".join(path.read_bytes() for path in files)
 
 
 def test_nomads_client_is_stopped_and_started(cluster: NomadCluster, counter: str) -> None:
