@@ -48,3 +48,22 @@ def test_a_hello_brings_all_the_names() -> None:
     hello = wire.Hello(version="1", boot="b", facts=facts(), slots=(status(THEIRS, OURS), status("plain")))
     assert [known.slot for known in names.heard(hello).slots] == [OURS, "plain"]
     assert names.said(finish(OURS)).directive.slot == THEIRS
+
+
+def test_a_slot_that_is_put_again_has_the_name_and_the_older_one_s_last_words_are_its_own() -> None:
+    names, again = SlotNames(), "9f0c2e55-worker"
+    names.heard(report(THEIRS, OURS))
+    assert names.heard(report(again, OURS)).status.slot == OURS
+    assert names.heard(report(THEIRS, OURS)).status.slot == THEIRS
+    assert names.heard(wire.SlotGone(slot=THEIRS)).slot == THEIRS
+    assert names.said(finish(OURS)).directive.slot == again
+    assert names.heard(wire.SlotGone(slot=again)).slot == OURS
+
+
+def test_a_hello_with_both_gives_the_name_to_the_one_that_has_not_ended() -> None:
+    over = status(THEIRS, OURS).model_copy(update={"phase": "finished"})
+    for slots in ((over, status("9f0c2e55-worker", OURS)), (status("9f0c2e55-worker", OURS), over)):
+        names = SlotNames()
+        hello = wire.Hello(version="1", boot="b", facts=facts(), slots=slots)
+        assert {known.slot for known in names.heard(hello).slots} == {THEIRS, OURS}
+        assert names.said(finish(OURS)).directive.slot == "9f0c2e55-worker"

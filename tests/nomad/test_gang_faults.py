@@ -152,7 +152,6 @@ def test_a_machine_that_is_cut_off_for_longer_loses_its_worker_before_another_ta
 def test_a_client_alone_that_is_away_for_longer_takes_nothing_until_it_is_back(gangs: NomadGangs) -> None:
     """Its agent has its link, so nothing starts elsewhere. Nomad ends what it calls lost once the client is back."""
     diary = gangs.submit("clientless", machines=3)
-    diary.let_go()
     gangs.running("clientless", diary)
     machine = gangs.ranks("clientless")["items"][1]["machine"]
     with held(gangs.client(machine).pid):
