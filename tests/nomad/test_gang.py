@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from tests.nomad.gangs import Coordinator, NomadGangs, nomad_gangs
 from tests.runs_over_http import check_nothing_started_twice
 
 pytestmark = pytest.mark.timeout(300)
+
+TAKEN_BACK_S = 5.0
 
 
 @pytest.fixture(scope="module")
@@ -185,6 +188,25 @@ def test_a_worker_leaves_a_machine_that_is_drained_after_its_checkpoint(
     diary.finish()
     gangs.ended(name, "Completed")
     check_nothing_started_twice(gangs, name, diary)
+
+
+@pytest.mark.usefixtures("undrained")
+def test_a_drain_that_is_taken_back_during_the_checkpoint_starts_nothing_twice(gangs: NomadGangs) -> None:
+    diary = gangs.submit("back", machines=3)
+    gangs.running("back", diary)
+    machine = gangs.ranks("back")["items"][1]["machine"]
+    gangs.nomad_node("drain", "-enable", "-deadline", "1m", machine)
+    eventually(lambda: 1 in diary.ranks("asked", 0), "the worker is asked")
+    time.sleep(TAKEN_BACK_S)
+    gangs.nomad_node("drain", "-disable", machine)
+    gangs.nomad_node("eligibility", "-enable", machine)
+    assert diary.ranks("start", 1) == [], "nothing starts before it has written its checkpoint"
+    diary.let_go()
+    status = gangs.running("back", diary, attempt=1)
+    assert [worker["failures"] for worker in status["workers"]] == [0, 0, 0]
+    diary.finish()
+    gangs.ended("back", "Completed")
+    check_nothing_started_twice(gangs, "back", diary)
 
 
 @pytest.mark.usefixtures("undrained")
