@@ -88,7 +88,7 @@ WRONG = {
         [{"name": "cpkt", "mount_path": "/c"}],
         "is cpkt, which is no",
     ),
-    "what comes later": ("spec.spares", 1, "spares"),
+    "what comes later": ("spec.segment", 4, "segment"),
     "impossible time": ("spec.task_template.time_limit_seconds", -1, "is -1: right is seconds, a number above 0"),
 }
 
