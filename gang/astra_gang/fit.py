@@ -62,6 +62,10 @@ class Request:
     drives: tuple[str, ...] = ()
     spares: int = 0
 
+    def wanted(self, shape: Shape) -> int:
+        """How many machines a whole gang of this shape takes, with its spares."""
+        return shape.machines + self.spares
+
 
 def tiers(request: Request) -> tuple[Tier, ...]:
     """The tiers that will do, tightest first."""

@@ -63,7 +63,7 @@ def place(request: Request, machines: Sequence[Machine], *, avoid: Collection[st
                 continue
             if shape not in fitting:
                 fitting[shape] = [machine for machine in candidates if fits(machine, shape)]
-            found = _best_domain(fitting[shape], shape.machines + request.spares, tier, request.min_gbps)
+            found = _best_domain(fitting[shape], request.wanted(shape), tier, request.min_gbps)
             if found is not None:
                 name, members = found
                 return _placement(range(shape.machines), shape, tier, name, members, request.spares)

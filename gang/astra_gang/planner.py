@@ -16,7 +16,7 @@ from dataclasses import replace
 from astra_agent.errors import Unavailable
 from astra_gang import plan, shape
 from astra_gang.clock import Clock
-from astra_gang.core import SPARE, Assignment, Event, Place, Placed, RunState, outstanding
+from astra_gang.core import Assignment, Event, Place, Placed, RunState, outstanding
 from astra_gang.engine import Engine, Machine
 from astra_gang.ledger import Ledger
 from astra_gang.roster import Roster
@@ -113,8 +113,7 @@ def answers(runs: Iterable[RunRecord], machines: Sequence[Machine]) -> list[tupl
                 answer = plan.answer(decision, run.state, run.spec, tuple(room.values()), others)
                 if isinstance(answer, Placed):
                     channels[run.state.uid] = (answer.domain if answer.tier == "nvlink" else "", answer.channel)
-                    whole = sum(assignment.rank != SPARE for assignment in answer.assignments)
-                    count = len(run.state.workers) if decision.keep else whole
+                    count = len(run.state.workers) if decision.keep else answer.workers
                     _take(room, run, answer.assignments, count)
                 found.append((run.state.uid, answer))
     return found

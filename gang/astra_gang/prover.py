@@ -19,7 +19,8 @@ from astra_agent.wire import ProbeRequest
 from astra_gang import witness
 from astra_gang.core import Prove, Proved, outstanding
 from astra_gang.core.proof import is_proving
-from astra_gang.core.state import RunState, Slot
+from astra_gang.core.slots import find_slot
+from astra_gang.core.state import Slot
 from astra_gang.performer import Post
 from astra_gang.roster import Roster
 from astra_gang.store import RunRecord
@@ -112,12 +113,13 @@ class Prover:
         """The core bounds the waits in here: it wants no answer any more after `prove_wait_s`."""
         limit_s = run.state.policy.prove_s
         asked = Asked.of(run.spec.min_gbps, run.state.tier)
+        slots = dict(zip(decision.machines, decision.slots, strict=True))
         for turn in range(TRIES):
             await self._connected(decision.machines)
             third = self._witness(run, decision.machines) if turn == 0 else None
             taking_part = (*decision.machines, third) if third is not None else decision.machines
             async with self._turns.on(taking_part):
-                ways_to = [self._way(name, _slot_on(run.state, decision, name)) for name in taking_part]
+                ways_to = [self._way(name, find_slot(run.state, slots.get(name, ""))) for name in taking_part]
                 verdict, took_part = await self._measure(ways_to, third, asked, limit_s)
             if took_part or turn == TRIES - 1:
                 break
@@ -167,7 +169,8 @@ class Prover:
         if verdict.state == "sound" and (is_over or _is_open(evidence)) and _has_suspects(evidence):
             why = f"some link seems slow, but the time of {limit_s:g} s was over before it was known which"
             return replace(verdict, state="unmeasured", sentence=why), True
-        is_known = witness.verdict(evidence, third).state != "unmeasured"  # more tries show no more of what was asked
+        # More tries show no more of what was asked, where all else is known.
+        is_known = verdict.state != "unmeasured" or witness.verdict(evidence, third).state != "unmeasured"
         return verdict, is_known or not (evidence.absent or third)
 
     def _way(self, machine: str, slot: Slot | None) -> Way:
@@ -210,11 +213,6 @@ class _Turns:
             self.busy.difference_update(machines)
             async with self._freed:
                 self._freed.notify_all()
-
-
-def _slot_on(state: RunState, decision: Prove, machine: str) -> Slot | None:
-    held = (worker.slot for worker in state.workers if worker.slot is not None)
-    return next((slot for slot in held if slot.machine == machine and slot.id in decision.slots), None)
 
 
 def _answer(decision: Prove, verdict: Verdict) -> Proved:

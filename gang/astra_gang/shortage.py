@@ -57,7 +57,7 @@ def shortage(
     """
     where = tier or tiers(request)[-1]
     nearest = _nearest(request, machines, avoid, where, only)
-    wanted = more or nearest.shape.machines + request.spares
+    wanted = more or request.wanted(nearest.shape)
     clauses = [
         _needs(request, nearest.shape, wanted, where, only, more=bool(more)),
     ]
@@ -81,8 +81,7 @@ def _nearest(
             request, _tier(shape, tier), only,
         )  # fmt: skip
         for name, members in sorted(found.items(), key=lambda item: rank_order.natural(item[0])):
-            wanted, best_wanted = shape.machines + request.spares, best.shape.machines + request.spares
-            if len(members) * best_wanted > len(best.members) * wanted:
+            if len(members) * request.wanted(best.shape) > len(best.members) * request.wanted(shape):
                 best = _Nearest(shape, name, members)
     return best
 
@@ -149,7 +148,7 @@ def _never(
 ) -> list[str]:
     """Says so when the gang would not fit if nothing else ran: waiting does not help then."""
     able = {other: _able(request, machines, other, tier, only) for other in request.shapes}
-    if any(able[o] >= (wanted if o == shape else o.machines + request.spares) for o in request.shapes):
+    if any(able[other] >= (wanted if other == shape else request.wanted(other)) for other in request.shapes):
         return []
     return [f"even if nothing else ran there would be {able[shape] or 'none'}, so waiting does not help"]
 

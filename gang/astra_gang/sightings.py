@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator
 
 from astra_agent.wire import SlotStatus
 from astra_gang.core import AttemptSeen, RunState, Slot, SlotSeen
+from astra_gang.core.slots import held_slots
 
 PUT_GRACE_S = 60.0
 """
@@ -45,8 +46,7 @@ def slot_seen(status: SlotStatus) -> SlotSeen:
 
 def slots_of(state: RunState) -> Iterator[Slot]:
     """The slots that the run holds, spares among them, and that are not known to be lost."""
-    held = (worker.slot for worker in state.workers if worker.slot is not None)
-    yield from (slot for slot in (*held, *state.spares) if not slot.lost)
+    yield from (slot for slot in held_slots(state) if not slot.lost)
 
 
 def watched(state: RunState) -> Iterator[Slot]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from astra_gang.core.proof import needs_proof
 from astra_gang.core.record import find_attempt
-from astra_gang.core.slots import is_armed
+from astra_gang.core.slots import held_slots, is_armed
 from astra_gang.core.state import Phase, RunState
 
 _HOLDS_NOTHING = (Phase.PENDING, Phase.REQUEUEING, Phase.ENDED)
@@ -15,15 +15,14 @@ def check(state: RunState) -> None:
     Raises:
         AssertionError: naming the rule that is broken.
     """
-    held = [worker.slot for worker in state.workers if worker.slot is not None]
-    ids = [slot.id for slot in (*held, *state.spares, *state.leaving)]
+    held = held_slots(state)
+    ids = [slot.id for slot in (*held, *state.leaving)]
     _holds(len(ids) == len(set(ids)), "a slot belongs to one worker, or is a spare")
-    machines = [slot.machine for slot in (*held, *state.spares)]
+    machines = [slot.machine for slot in held]
     _holds(len(machines) == len(set(machines)), "no machine has two slots of a run")
     _holds(len(state.spares) <= state.policy.spares, "no more spares than asked for")
     _holds(not any(slot.attempts for slot in state.spares), "nothing is armed in a spare")
-    waits = state.phase in _HOLDS_NOTHING
-    _holds(not waits or not (held or state.spares), "a run that waits or has ended holds no machine (rule 2)")
+    _holds(not held or state.phase not in _HOLDS_NOTHING, "a run that waits or has ended holds no machine (rule 2)")
     _holds(bool(state.assignments) or state.phase is not Phase.RESERVING, "reserving means that the engine is asked")
     _holds(not (state.wants_place and state.assignments), "one placement at a time")
     _holds(set(state.members) <= {worker.rank for worker in state.workers} and bool(state.members), "members are ranks")

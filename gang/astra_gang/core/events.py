@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from astra_gang.core.state import Assignment, AttemptSeen
+from astra_gang.core.state import SPARE, Assignment, AttemptSeen
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,11 @@ class Placed:
     domain: str
     why: str
     channel: int = 0
+
+    @property
+    def workers(self) -> int:
+        """How many ranks have a machine, without the spares."""
+        return sum(assignment.rank != SPARE for assignment in self.assignments)
 
 
 @dataclass(frozen=True, slots=True)

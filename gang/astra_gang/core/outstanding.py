@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from astra_gang.core.decisions import Arm, Decision, GiveBack, Place, Prove, Reserve, Start, Stop
 from astra_gang.core.proof import is_proving
-from astra_gang.core.slots import any_alive, attempt_in, is_armed, is_usable, old_alive
+from astra_gang.core.slots import any_alive, attempt_in, held_slots, is_armed, is_usable, old_alive
 from astra_gang.core.state import Outcome, Phase, RunState, Slot, Worker
 
 
@@ -33,7 +33,7 @@ def outstanding(state: RunState) -> tuple[Decision, ...]:
 
 
 def _place(state: RunState) -> Place:
-    held = {w.slot.machine for w in state.workers if w.slot is not None} | {slot.machine for slot in state.spares}
+    held = {slot.machine for slot in held_slots(state)}
     return Place(
         reservation=state.reservation,
         ranks=tuple(worker.rank for worker in state.workers if worker.slot is None),

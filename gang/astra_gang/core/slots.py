@@ -157,12 +157,14 @@ def update_slot(state: RunState, slot: Slot) -> RunState:
     )
 
 
+def held_slots(state: RunState) -> tuple[Slot, ...]:
+    """Those of its workers, in order of rank, then its spares."""
+    return (*(worker.slot for worker in state.workers if worker.slot is not None), *state.spares)
+
+
 def find_slot(state: RunState, slot_id: str) -> Slot | None:
-    """Held by a worker, spare, or leaving."""
-    for worker in state.workers:
-        if worker.slot is not None and worker.slot.id == slot_id:
-            return worker.slot
-    return next((slot for slot in (*state.spares, *state.leaving) if slot.id == slot_id), None)
+    """Held or leaving."""
+    return next((slot for slot in (*held_slots(state), *state.leaving) if slot.id == slot_id), None)
 
 
 def update_worker(state: RunState, worker: Worker) -> RunState:

@@ -36,7 +36,7 @@ from astra_gang.core.record import note_progress
 from astra_gang.core.slots import attempt_in, find_slot, gone_for_now, has_completed, is_returning, merge, update_slot
 from astra_gang.core.state import SPARE, Assignment, Outcome, Phase, RunState, Slot, Worker
 from astra_gang.core.timing import deadline
-from astra_gang.core.transitions import end, requeue
+from astra_gang.core.transitions import as_leaving, end, requeue
 
 __all__ = ["deadline", "outstanding", "step"]
 
@@ -67,7 +67,7 @@ def _placed(state: RunState, event: Placed, now: float) -> Absorbed:
     if not state.wants_place or event.reservation != state.reservation:
         return _ignore(state, f"a placement for reservation {event.reservation}; {state.reservation} is current")
     if all(worker.slot is None for worker in state.workers):
-        state = _with_workers(state, sum(assignment.rank != SPARE for assignment in event.assignments))
+        state = _with_workers(state, event.workers)
         state = replace(state, tier=event.tier, domain=event.domain)
         if event.tier == "nvlink":
             state = replace(state, channel=event.channel, channel_domain=event.domain)
@@ -152,13 +152,13 @@ def _not_reserved(state: RunState, event: NotReserved, now: float) -> Absorbed:
 
 def _drop(state: RunState, assignments: tuple[Assignment, ...], why: str, now: float) -> RunState:
     """The workers of a reservation that failed have no slot again; what was got of it leaves."""
-    workers, leaving = list(state.workers), list(state.leaving)
+    workers, gone = list(state.workers), list(state.leaving)
     for assignment in assignments:
         slot = workers[assignment.rank].slot
         if slot is not None and slot.id == assignment.slot:
-            leaving.append(replace(slot, leaving_why=why, left_at=now))
+            gone.append(as_leaving(slot, why, now))
             workers[assignment.rank] = replace(workers[assignment.rank], slot=None)
-    return replace(state, workers=tuple(workers), leaving=tuple(leaving), assignments=(), faults=state.faults + 1)
+    return replace(state, workers=tuple(workers), leaving=tuple(gone), assignments=(), faults=state.faults + 1)
 
 
 def _proved(state: RunState, event: Proved, now: float) -> Absorbed:

@@ -36,7 +36,7 @@ def requeue(state: RunState, reason: str, now: float) -> Moved:
     state = close_attempt(state, state.attempt, reason, now) if state.recorded else state
     number = state.attempt + 1 if state.recorded else state.attempt
     state = let_spares_go(state, state.spares, reason, now)
-    leaving = (*state.leaving, *let_go(state, {w.rank for w in state.workers}, reason, now))
+    gone = let_go(state, {w.rank for w in state.workers}, reason, now)
     state = replace(
         state,
         phase=Phase.REQUEUEING,
@@ -46,7 +46,7 @@ def requeue(state: RunState, reason: str, now: float) -> Moved:
         members=tuple(w.rank for w in state.workers),
         attempt=number,
         recorded=False,
-        leaving=leaving,
+        leaving=(*state.leaving, *gone),
         wants_place=False,
         place_again_at=None,
         assignments=(),
@@ -75,14 +75,18 @@ def next_attempt(state: RunState, members: tuple[int, ...], start_at: float, why
     )
 
 
+def as_leaving(slot: Slot, why: str, now: float) -> Slot:
+    """The slot as it leaves."""
+    return replace(slot, leaving_why=why, left_at=now)
+
+
 def let_go(state: RunState, ranks: set[int], why: str, now: float) -> tuple[Slot, ...]:
     """The slots of these workers, as they leave."""
-    held = [w.slot for w in state.workers if w.rank in ranks and w.slot is not None]
-    return tuple(replace(slot, leaving_why=why, left_at=now) for slot in held)
+    return tuple(as_leaving(w.slot, why, now) for w in state.workers if w.rank in ranks and w.slot is not None)
 
 
 def let_spares_go(state: RunState, spares: tuple[Slot, ...], why: str, now: float) -> RunState:
-    gone = tuple(replace(slot, leaving_why=why, left_at=now) for slot in spares)
+    gone = tuple(as_leaving(slot, why, now) for slot in spares)
     kept = tuple(slot for slot in state.spares if slot not in spares)
     return replace(state, spares=kept, leaving=(*state.leaving, *gone))
 
