@@ -6,7 +6,6 @@ leases, and hands directives to the agent.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import random
 
@@ -32,6 +31,7 @@ from astra_agent.wire import (
     ToCoordinator,
     Welcome,
     lease_every_s,
+    other_protocol,
 )
 
 log = logging.getLogger(__name__)
@@ -98,7 +98,10 @@ class Link:
                 said = await _text(connection)
         except TimeoutError as error:
             raise Unavailable(f"the coordinator does not answer the hello within {_WELCOME_S:g} s") from error
-        _check_protocol(said)
+        if (theirs := other_protocol(said)) is not None:
+            raise Unavailable(
+                f"the coordinator speaks protocol {theirs}, this agent {PROTOCOL}: install the same version on both"
+            )
         welcome = _parse(said)
         if not isinstance(welcome, Welcome):
             raise Unavailable(f"the coordinator answered the hello with {welcome.kind}, not welcome")
@@ -186,19 +189,6 @@ async def _text(connection: Connection) -> str:
         why = f": {message.extra}" if message.type is aiohttp.WSMsgType.CLOSE and message.extra else ""
         raise Unavailable(f"the coordinator has closed the link (code {connection.close_code}){why}")
     return str(message.data)
-
-
-def _check_protocol(said: str) -> None:
-    """Before the rest is read: a coordinator of another protocol may say things that these models refuse."""
-    try:
-        document = json.loads(said)
-    except ValueError:
-        return
-    protocol = document.get("protocol") if isinstance(document, dict) else None
-    if protocol is not None and protocol != PROTOCOL:
-        raise Unavailable(
-            f"the coordinator speaks protocol {protocol}, this agent {PROTOCOL}: install the same version on both"
-        )
 
 
 def _parse(said: str) -> ToAgent:

@@ -9,7 +9,6 @@ newest of each slot waits, since each one says everything.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Collection, Coroutine, Iterable
 from typing import Any, Protocol
@@ -119,7 +118,11 @@ class Links:
             message = await socket.receive(timeout=HELLO_WAIT_S)
         except TimeoutError as error:
             raise InvalidRequest(f"no hello within {HELLO_WAIT_S:g} s") from error
-        _check_protocol(message)
+        theirs = wire.other_protocol(message.data) if message.type is WSMsgType.TEXT else None
+        if theirs is not None:
+            raise Conflict(
+                f"agent speaks protocol {theirs}, coordinator {wire.PROTOCOL}: install the same version on both"
+            )
         hello = _parse(message)
         if not isinstance(hello, wire.Hello):
             raise InvalidRequest("the first message must be a hello")
@@ -275,19 +278,6 @@ class _Session:
             self.why = f"the agent did not read for {_SEND_S:g} s"
         except ConnectionError as error:
             self.why = f"the connection broke ({error})"
-
-
-def _check_protocol(message: WSMessage) -> None:
-    """Before the rest is read: a peer of another protocol may say things that these models refuse."""
-    try:
-        said = json.loads(message.data) if message.type is WSMsgType.TEXT else None
-    except ValueError:
-        said = None
-    protocol = said.get("protocol") if isinstance(said, dict) else None
-    if protocol is not None and protocol != wire.PROTOCOL:
-        raise Conflict(
-            f"agent speaks protocol {protocol}, coordinator {wire.PROTOCOL}: install the same version on both"
-        )
 
 
 def _parse(message: WSMessage) -> wire.ToCoordinator:

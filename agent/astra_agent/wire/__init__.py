@@ -8,7 +8,7 @@ All durations are seconds, all sizes bytes.
 
 from __future__ import annotations
 
-from astra_agent.wire.base import PROTOCOL, SlotId, Wire
+from astra_agent.wire.base import PROTOCOL, SlotId, Wire, other_protocol
 from astra_agent.wire.link import (
     Arm,
     Directive,
@@ -146,4 +146,5 @@ __all__ = [
     "Welcome",
     "Wire",
     "lease_every_s",
+    "other_protocol",
 ]
