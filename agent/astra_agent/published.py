@@ -40,10 +40,10 @@ class Published:
 
     def learn(self, names: wire.Names) -> None:
         """Of a run that is known by newer names, nothing changes; one that is gone is known no more."""
-        known = self._of_runs.copy()
+        known = self._of_runs
         if names.whole:
             self.is_whole = True
-            self._of_runs.clear()
+            self._of_runs = {}
         for key in names.gone:
             known.pop(key, None)
             self._of_runs.pop(key, None)

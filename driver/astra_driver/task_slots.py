@@ -86,7 +86,7 @@ class Slots:
             try:
                 ending = await self.client.wait(task.slot, _WAIT_S)
             except AstraError as error:
-                if not isinstance(error, _LATER) and await self._other_version() is None:
+                if await self._is_meant(error):
                     if not isinstance(error, NotFound):
                         raise
                     sentence = f"The slot of this task is gone: the agent at {self.client.socket} does not know it"
@@ -132,6 +132,10 @@ class Slots:
         if health is not None and check_protocol(health) and (sentence := await self._other_version()):
             raise Unavailable(sentence)
 
+    async def _is_meant(self, error: AstraError) -> bool:
+        """The agent has answered with that, and is of our version: it will not say anything else later."""
+        return not isinstance(error, _LATER) and await self._other_version() is None
+
     async def _other_version(self) -> str | None:
         """A sentence when the agent is of another protocol: as it says now, or as it was last heard."""
         try:
@@ -154,7 +158,7 @@ class Slots:
             try:
                 return await ask()
             except AstraError as error:
-                if not isinstance(error, _LATER) and await self._other_version() is None:
+                if await self._is_meant(error):
                     if not isinstance(error, NotFound | Conflict):
                         raise
                     return None
