@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 
 from astra_netprobe import plan, stats
 from astra_netprobe.company import Company, Lost, soon_after_broken
-from astra_netprobe.messages import Question, RoundTrips, RoundTripsDone, Transfer, Transferred
+from astra_netprobe.messages import Question, RoundTrips, RoundTripsDone, Sent, Transfer, Transferred
 from astra_netprobe.plan import PairRound
 from astra_netprobe.readings import Flow, RoundTrip, Sending
 from astra_netprobe.settings import Settings
+
+_NOTHING = Sent(seconds=0.0, acked_bytes=0, busy_s=0.0, window_s=0.0, retransmits=0, rtt_s=0.0)
 
 
 class PairRounds:
@@ -50,17 +52,15 @@ class PairRounds:
 
     def _flow(self, one: str, other: str, done: Mapping[str, Transferred], *, both: bool) -> Flow:
         sender, receiver = done.get(one), done.get(other)
-        sent = sender.sent if sender is not None else None
-        rate = Sending(sent.seconds, sent.acked_bytes, sent.busy_s, sent.window_s).rate if sent is not None else 0.0
+        sent = sender.sent if sender is not None and sender.sent is not None else _NOTHING
+        rate = Sending(sent.seconds, sent.acked_bytes, sent.busy_s, sent.window_s).rate
         return Flow(
             one, other, rate, both=both,
             reached=8 * receiver.received_bytes / receiver.received_s if receiver and receiver.received_s else 0.0,
-            retransmits=sent.retransmits if sent is not None else 0,
+            retransmits=sent.retransmits,
             wrong=receiver.wrong if receiver is not None else 0,
             broken=bool(sender is None or receiver is None or sender.broken or receiver.broken),
-            rtt_s=sent.rtt_s if sent is not None else 0.0,
-            cwnd=sent.cwnd if sent is not None else 0,
-            lost=sent.lost if sent is not None else 0,
+            rtt_s=sent.rtt_s, cwnd=sent.cwnd, lost=sent.lost,
         )  # fmt: skip
 
     async def round_trips(self) -> None:

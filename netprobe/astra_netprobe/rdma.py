@@ -31,11 +31,9 @@ def missing(root: Path = Path("/"), netdev: str = "") -> str:
         return "there is no /dev/infiniband"
     if shutil.which(perftest.PROGRAM) is None:
         return f"{perftest.PROGRAM} (perftest) is not installed"
-    if not ports(root):
-        return "no RDMA port is active"
-    if not ports(root, netdev):
-        return f"no active RDMA port belongs to {netdev}"
-    return ""
+    if ports(root, netdev):
+        return ""
+    return f"no active RDMA port belongs to {netdev}" if netdev and ports(root) else "no RDMA port is active"
 
 
 def ports(root: Path = Path("/"), netdev: str = "") -> tuple[RdmaPort, ...]:

@@ -30,9 +30,6 @@ class Sending:
     acked_bytes: int
     busy_s: float
     window_s: float = 0.0
-    retransmits: int = 0
-    rtt_s: float = 0.0
-    unacked_segments: int = 0
 
     @property
     def busy(self) -> float:

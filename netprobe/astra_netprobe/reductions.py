@@ -123,27 +123,18 @@ class Reductions:
         hops = []
         for position, name in enumerate(order):
             answer = done.get(name)
-            if answer is not None and answer.sent is not None:
-                sending = _sending(answer)
-                following = order[(position + 1) % len(order)]
-                broken = not is_whole and answer.sent.is_stuck
+            if answer is not None and (sent := answer.sent) is not None:
+                sending = Sending(sent.seconds, sent.acked_bytes, sent.busy_s, sent.window_s)
                 hops.append(
                     Hop(
-                        name, following, sending.busy, sending.rate, sending.retransmits, broken,
-                        answer.sent.rtt_s, answer.sent.cwnd, answer.sent.lost,
+                        name, order[(position + 1) % len(order)], sending.busy, sending.rate, sent.retransmits,
+                        broken=not is_whole and sent.is_stuck, rtt_s=sent.rtt_s, cwnd=sent.cwnd, lost=sent.lost,
                     )
                 )  # fmt: skip
         return tuple(hops)
 
     async def _leave(self, names: Sequence[str], tag: int) -> None:
         await self._company.ask_willing(dict.fromkeys(names, Leave(tag=tag)), self._settings.reach_s)
-
-
-def _sending(answer: Reduced) -> Sending:
-    sent = answer.sent
-    if sent is None:
-        return Sending(0.0, 0, 0.0)
-    return Sending(sent.seconds, sent.acked_bytes, sent.busy_s, sent.window_s, sent.retransmits, sent.rtt_s)
 
 
 def _sized(algorithm: str, size: int, ranks: int, done: Mapping[str, Reduced]) -> Sized:

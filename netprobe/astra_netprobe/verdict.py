@@ -105,9 +105,10 @@ def judge(evidence: Evidence, asked: Asked | None = None) -> Verdict:
     measured = _rate(evidence)
     if measured is None:
         return Verdict("unmeasured", tables.decides(evidence.sizes), notes=notes)
-    if (short := _short(evidence, measured, asked or Asked())) is not None:
+    reached = _by_network(evidence, measured)
+    if (short := _short(evidence, reached, asked or Asked())) is not None:
         return Verdict(*short, notes=(*notes, *_bound_notes(evidence)))
-    if (sentence := _below_line(evidence, measured)) is not None:
+    if (sentence := _below_line(evidence, reached)) is not None:
         return Verdict("below", sentence, notes=(*notes, *_bound_notes(evidence)))
     if (sentence := rdma_verdict.below(evidence.rdma)) is not None:
         return Verdict("below", sentence, notes=notes)
@@ -251,7 +252,7 @@ def _rate(evidence: Evidence) -> float | None:
     return stats.median(list(best.values())) if best else None
 
 
-def _short(evidence: Evidence, measured: float, asked: Asked) -> tuple[State, str] | None:
+def _short(evidence: Evidence, reached: float, asked: Asked) -> tuple[State, str] | None:
     """
     What was asked for and not reached. By RDMA where it was measured, which programs use then; else by TCP, and by
     that only where the processor was not the limit.
@@ -263,7 +264,6 @@ def _short(evidence: Evidence, measured: float, asked: Asked) -> tuple[State, st
             return None
         what = f"RDMA reaches {tables.rate_text(rdma)}"
         return "below", f"{what} of the {tables.rate_text(asked.min_bps)} asked for; {_alike(evidence)} flow control"
-    reached = _by_network(evidence, measured)
     if reached >= TCP_SHARE_MIN * asked.min_bps:
         return None
     what = f"{tables.rate_text(reached)} of the {tables.rate_text(asked.min_bps)} asked for"
@@ -284,11 +284,10 @@ def _short(evidence: Evidence, measured: float, asked: Asked) -> tuple[State, st
     return "below", f"{what} where no processor is the limit: look at the transport and the MTU"
 
 
-def _below_line(evidence: Evidence, measured: float) -> str | None:
+def _below_line(evidence: Evidence, reached: float) -> str | None:
     """Below the line of the ports, and not by a machine's own bound or its processor."""
     if evidence.cpu_bound:
         return None
-    reached = _by_network(evidence, measured)
     lines = [port.speed_bps for port in evidence.ports if port.driver not in _VIRTUAL_DRIVERS]
     if lines and min(lines) > 0 and reached < TCP_SHARE_MIN * min(lines):
         return (
