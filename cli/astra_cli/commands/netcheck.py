@@ -137,10 +137,10 @@ def preflight(
         placed = await client.place(document)
         invocation.output.note(f"{placed['why']}: {', '.join(item['name'] for item in placed['machines'])}")
         places = [Named(item["name"], item["address"]) for item in placed["machines"]]
-        _take_asked(measure, placed["min_gbps"], placed["tier"])
+        asked = _asked(measure, placed["min_gbps"], placed["tier"])
         narrator = Quiet(invocation.output)
         after = functools.partial(with_program.run, client, document, narrator, limit_s=wait_s)
-        return await _lead(invocation, client, places, measure, after if framework else None)
+        return await _lead(invocation, client, places, measure, asked, after if framework else None)
 
     return ask(invocation, conversation)
 
@@ -162,14 +162,14 @@ def run_(invocation: Invocation, /, run: str, **measure: Any) -> int:
         workers = [worker for worker in job["status"]["workers"] if worker["machine"]]
         if not workers:
             raise NoCapacity(f"run {run} holds no machine now: it is {job['status']['phase']}")
-        _take_asked(measure, _min_gbps(job["spec"]), job["status"]["tier"])
+        asked = _asked(measure, _min_gbps(job["spec"]), job["status"]["tier"])
         machines = await _named(client, [worker["machine"] for worker in workers])
         if measure["rails"]:
-            return await _lead(invocation, client, machines, measure)
+            return await _lead(invocation, client, machines, measure, asked)
         if early := [worker["name"] for worker in workers if worker.get("slot") and not worker["address"]]:
             invocation.output.note(f"{', '.join(early)}: no address yet; measured at the machine's")
         places = [_in_slot(worker, machine) for worker, machine in zip(workers, machines, strict=True)]
-        return await _lead(invocation, client, places, measure)
+        return await _lead(invocation, client, places, measure, asked)
 
     return ask(invocation, conversation)
 
@@ -188,13 +188,13 @@ def pair(invocation: Invocation, /, one: str, other: str, **measure: Any) -> int
     asked = [standing(one), standing(other)]
     stand = [place for place in asked if place is not None]
     if len(stand) == 2:
-        return asyncio.run(_lead(invocation, None, stand, measure))
+        return asyncio.run(_lead(invocation, None, stand, measure, _asked(measure)))
 
     async def conversation(client: Client) -> int:
         names = [name for name, place in zip((one, other), asked, strict=True) if place is None]
         known = {place.name: place for place in await _named(client, names)}
         places: list[Place] = [place or known[name] for name, place in zip((one, other), asked, strict=True)]
-        return await _lead(invocation, client, places, measure)
+        return await _lead(invocation, client, places, measure, _asked(measure))
 
     return ask(invocation, conversation)
 
@@ -235,11 +235,11 @@ async def _lead(
     client: Client | None,
     places: Sequence[Place],
     measure: dict[str, Any],
+    asked: Asked,
     after: RunProgram | None = None,
 ) -> int:
     rails, settings = measure["rails"], Settings(budget_s=measure["budget_s"], streams=measure["streams"])
     token = os.environ.get(TOKEN, "")
-    asked: Asked = measure.get("asked") or Asked(min_bps=1e9 * (measure["min_gbps"] or 0.0))
     if len(rails) > 1:
         return await lead_rails(invocation.output, client, places, rails, token=token, asked=asked, settings=settings)
     return await lead(
@@ -255,10 +255,10 @@ async def _lead(
     )
 
 
-def _take_asked(measure: dict[str, Any], min_gbps: float, tier: str | None) -> None:
+def _asked(measure: dict[str, Any], min_gbps: float = 0.0, tier: str | None = None) -> Asked:
     """Of the run, unless another rate is asked for on the command line; of the ports that it is placed by."""
     given = measure["min_gbps"]
-    measure["asked"] = Asked.of(min_gbps if given is None else given, tier or "")
+    return Asked.of(min_gbps if given is None else given, tier or "")
 
 
 def _min_gbps(spec: dict[str, Any]) -> float:
