@@ -95,6 +95,10 @@ class RunsOverHttp(ABC):
     @abstractmethod
     def agent_pid(self, machine: str) -> int: ...
 
+    @abstractmethod
+    def program(self, name: str, rank: int, attempt: int) -> int:
+        """Process ID of a worker's program."""
+
     def bring_worker(self) -> None:
         """The program that keeps a diary is on the drive."""
         self.drive.mkdir(parents=True, exist_ok=True)
@@ -244,6 +248,20 @@ def armed_but_one(runs: RunsOverHttp, name: str, stack: ExitStack) -> Diary:
     runs.link("m-1", up=True)
     runs.until(name, lambda status: workers(status) == [*["Armed"] * 3, "ReadyToStart"], "all others are armed")
     return diary
+
+
+def restarting_but_one(runs: RunsOverHttp, name: str, stack: ExitStack) -> None:
+    """
+    A gang of four that runs, and lets go, restarts, since rank 0 is killed: all are armed again, but for rank 3, whose
+    agent stands still until *stack* is left, so that the next attempt can't be armed whole.
+    """
+    stack.enter_context(held(runs.agent_pid("m-4")))
+    os.kill(runs.program(name, 0, 0), signal.SIGKILL)
+    runs.until(
+        name,
+        lambda status: status["attempt"] == 1 and workers(status) == [*["Armed"] * 3, "Stopping"],
+        "the others are armed again",
+    )
 
 
 @contextmanager

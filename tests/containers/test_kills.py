@@ -20,7 +20,7 @@ from tests.containers.gangs import Gangs, gangs_on_a_cluster
 from tests.containers.gate import GatedRegistry, gated_registry
 from tests.containers.images import File, Image
 from tests.fakes.eventually import eventually
-from tests.runs_over_http import Diary, armed_but_one, check_nothing_started_twice, held, workers
+from tests.runs_over_http import Diary, armed_but_one, check_nothing_started_twice, restarting_but_one, workers
 
 DAEMONS = ("coordinator", "agent", "containerd")
 VICTIMS = (*DAEMONS, "program", "shim")
@@ -135,18 +135,13 @@ def test_while_it_runs(gangs: Gangs, victim: str) -> None:
 
 @pytest.mark.parametrize("victim", VICTIMS)
 def test_while_it_restarts(gangs: Gangs, victim: str) -> None:
-    """Between two attempts: the agent of one worker stands still, so that the next one can't be armed whole."""
+    """Between two attempts."""
     run = f"restarting-{victim}"
     diary = gangs.submit(run)
     diary.let_go()
     gangs.running(run, diary)
-    with held(gangs.daemons()["m-4"]):
-        kill([gangs.program(run, 0, 0)])
-        gangs.until(
-            run,
-            lambda status: status["attempt"] == 1 and workers(status) == [*["Armed"] * 3, "Stopping"],
-            "the others are armed again",
-        )
+    with ExitStack() as stack:
+        restarting_but_one(gangs, run, stack)
         kill_one(gangs, victim, run, 1)
         wait_given_up(gangs, victim, run, 1)
         assert diary.ranks("start", 1) == []

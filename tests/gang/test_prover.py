@@ -91,16 +91,22 @@ async def test_what_the_run_asks_of_its_ports_is_asked_of_the_network(tmp_path: 
     made = FakeCluster(tmp_path, machines=2)
     for agent in made.agents.values():
         agent.facts = agent.facts.model_copy(update={"ports": (PortFacts(name="eth0", tier="ethernet", gbps=10),)})
+    said = await told_a_pair(made, {"min_gbps": 10})
+    assert any("Gbit/s of the 10.00 Gbit/s asked for; both machines are equally slow" in s for s in said), said
+
+
+async def told_a_pair(made: FakeCluster, network: dict[str, Any]) -> list[str]:
+    """What a run of two that asks for this network is told until it runs; then it completes."""
     wanted = document("llama", 2, preflight=True)
-    wanted["spec"]["task_template"]["requested_resources"]["network"] = {"min_gbps": 10}
+    wanted["spec"]["task_template"]["requested_resources"]["network"] = network
     async with made:
         await made.connected()
         status, answer = await made.request("POST", "jobs", json=wanted)
         assert status == 201, answer
         await made.until_phase("running")
         said = await made.sentences()
-        assert any("Gbit/s of the 10.00 Gbit/s asked for; both machines are equally slow" in s for s in said), said
         await complete(made, 2)
+    return said
 
 
 async def test_what_tcp_can_t_show_of_rdma_ports_is_not_tried_again(
@@ -110,18 +116,9 @@ async def test_what_tcp_can_t_show_of_rdma_ports_is_not_tried_again(
     ports = (PortFacts(name="mlx5_0", tier="infiniband", gbps=400),)
     for agent in made.agents.values():
         agent.facts = agent.facts.model_copy(update={"ports": ports, "domains": {"infiniband": "ib-1"}})
-    wanted = document("llama", 2, preflight=True)
-    asked = {"interconnect": "infiniband", "min_gbps": 400}
-    wanted["spec"]["task_template"]["requested_resources"]["network"] = asked
-    async with made:
-        await made.connected()
-        status, answer = await made.request("POST", "jobs", json=wanted)
-        assert status == 201, answer
-        await made.until_phase("running")
-        said = await made.sentences()
-        assert any("asked for, which is of RDMA ports, and over these nothing was measured" in s for s in said), said
-        assert "proof_again" not in caplog.text
-        await complete(made, 2)
+    said = await told_a_pair(made, {"interconnect": "infiniband", "min_gbps": 400})
+    assert any("asked for, which is of RDMA ports, and over these nothing was measured" in s for s in said), said
+    assert "proof_again" not in caplog.text
 
 
 async def test_a_restart_on_the_same_machines_is_not_proved_again(cluster: FakeCluster) -> None:

@@ -23,6 +23,7 @@ from astra_agent.containerd.private import PrivateContainerd
 from tests import cgroups
 from tests.containers.dev_cluster import kill
 from tests.fakes.eventually import PATIENCE_S, eventually
+from tests.nomad.loopback import COMMON
 
 LINK_PORT = 7411
 MACHINE_FILE = "machine.json"
@@ -32,17 +33,10 @@ _PLUGINS = ("astra-nomad-driver", DEVICE_PLUGIN)
 _PANICKED = 2
 _PANIC_OF_NOMAD = b"panic: concurrent write to websocket connection"
 
-_COMMON = """\
-data_dir = "{data}"
-bind_addr = "127.0.0.1"
-disable_update_check = true
+_WATCHED = """\
 leave_on_terminate = false
 log_level = "DEBUG"
-advertise {{ http = "127.0.0.1" rpc = "127.0.0.1" serf = "127.0.0.1" }}
-ports {{ http = {http} rpc = {rpc} serf = {serf} }}
-consul {{ auto_advertise = false client_auto_join = false server_auto_join = false }}
 telemetry {{ publish_allocation_metrics = true publish_node_metrics = true collection_interval = "1s" }}
-acl {{ enabled = {acl} }}
 """
 _SERVER = """\
 server {{ enabled = true bootstrap_expect = 1 heartbeat_grace = "3s" min_heartbeat_ttl = "5s" }}
@@ -199,7 +193,7 @@ class Client:
         for name in _PLUGINS:
             (self.plugins / name).symlink_to(_BIN / name)
         (self.folder / "mounts").mkdir()
-        text = (_COMMON + _CLIENT).format(
+        text = (COMMON + _WATCHED + _CLIENT).format(
             data=self.folder / "data",
             plugins=self.plugins,
             server_rpc=self._cluster.rpc,
@@ -355,7 +349,7 @@ class NomadCluster:
         namespaces.make(self.netns)
         self._in(("ip", "link", "set", "lo", "up"))
         ports = {"http": self.http, "rpc": self.rpc, "serf": self.rpc + 1}
-        text = (_COMMON + _SERVER).format(data=self.folder / "server", acl=json.dumps(self.acl), **ports)
+        text = (COMMON + _WATCHED + _SERVER).format(data=self.folder / "server", acl=json.dumps(self.acl), **ports)
         (self.folder / "server.hcl").write_text(text + 'name = "server"\n')
         self.start_server()
         if self.acl:

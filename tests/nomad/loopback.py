@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -13,16 +14,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-_CONFIGURATION = """\
-data_dir = "{folder}/data"
+COMMON = """\
+data_dir = "{data}"
 bind_addr = "127.0.0.1"
 disable_update_check = true
-log_level = "WARN"
 advertise {{ http = "127.0.0.1" rpc = "127.0.0.1" serf = "127.0.0.1" }}
 ports {{ http = {http} rpc = {rpc} serf = {serf} }}
 consul {{ auto_advertise = false client_auto_join = false server_auto_join = false }}
-server {{ enabled = true bootstrap_expect = 1 num_schedulers = 1 }}
 acl {{ enabled = {acl} }}
+"""
+"""Of every server and client of the tests: nothing of it leaves the loopback."""
+_SERVER = """\
+log_level = "WARN"
+server {{ enabled = true bootstrap_expect = 1 num_schedulers = 1 }}
 """
 _BOUND_S = 60.0
 
@@ -43,7 +47,8 @@ class LoopbackServer:
         self.token = ""
         self._acl = acl
         self._process: subprocess.Popen[bytes] | None = None
-        text = _CONFIGURATION.format(folder=folder, http=self.http, rpc=self.rpc, serf=serf, acl=str(acl).lower())
+        ports = {"http": self.http, "rpc": self.rpc, "serf": serf}
+        text = (COMMON + _SERVER).format(data=folder / "data", acl=json.dumps(acl), **ports)
         (folder / "server.hcl").write_text(text)
 
     def start(self) -> None:

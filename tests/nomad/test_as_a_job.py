@@ -25,7 +25,7 @@ from tests.containers.dev_cluster import kill
 from tests.fakes.eventually import eventually
 from tests.house.tree import ROOT
 from tests.nomad.cluster import unmount_below
-from tests.nomad.loopback import LoopbackServer, free_ports, loopback_server
+from tests.nomad.loopback import COMMON, LoopbackServer, free_ports, loopback_server
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -35,14 +35,7 @@ TAKES_OVER_S = 30.0
 _COORDINATOR = Path(sys.executable).parent / "astra-coordinator"
 _CLIENT = """\
 name = "{name}"
-data_dir = "{folder}/data"
-bind_addr = "127.0.0.1"
-disable_update_check = true
 log_level = "WARN"
-advertise {{ http = "127.0.0.1" rpc = "127.0.0.1" serf = "127.0.0.1" }}
-ports {{ http = {http} rpc = {rpc} serf = {serf} }}
-consul {{ auto_advertise = false client_auto_join = false server_auto_join = false }}
-acl {{ enabled = true }}
 client {{
   enabled = true
   servers = ["127.0.0.1:{server}"]
@@ -69,7 +62,8 @@ def server(binary: Path) -> Iterator[LoopbackServer]:
 def client(server: LoopbackServer, folder: Path, name: str) -> Iterator[None]:
     folder.mkdir()
     http, rpc, serf = free_ports(3)
-    text = _CLIENT.format(name=name, folder=folder, http=http, rpc=rpc, serf=serf, server=server.rpc)
+    ports = {"http": http, "rpc": rpc, "serf": serf, "server": server.rpc}
+    text = (COMMON + _CLIENT).format(name=name, data=folder / "data", acl="true", **ports)
     (folder / "client.hcl").write_text(text)
     with (folder / "client.log").open("wb") as log:
         command = (str(server.binary), "agent", f"-config={folder}/client.hcl")

@@ -12,12 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.containers.dev_cluster import kill
 from tests.containers.gate import GatedRegistry
 from tests.fakes.eventually import eventually
 from tests.nomad.gangs import NomadGangs, nomad_gangs, registry_of_workers, worker_image
 from tests.nomad.jobs import gang
-from tests.runs_over_http import Diary, armed_but_one, check_nothing_started_twice, held, workers
+from tests.runs_over_http import (
+    Diary,
+    armed_but_one,
+    check_nothing_started_twice,
+    held,
+    restarting_but_one,
+    workers,
+)
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -82,19 +88,14 @@ def test_at_the_barrier_armed_and_not_started(gangs: NomadGangs, victim: str) ->
 
 @pytest.mark.parametrize("victim", VICTIMS)
 def test_while_it_restarts(gangs: NomadGangs, victim: str) -> None:
-    """Between two attempts: the agent of one worker stands still, so that the next one can't be armed whole."""
+    """Between two attempts."""
     run = f"restarting-{victim}"
     diary = gangs.submit(run)
     diary.let_go()
     gangs.running(run, diary)
     before = gangs.running_allocations(gangs.job_of(run))
-    with held(gangs.agent_pid("m-4")):
-        kill([gangs.program(run, rank=0)])
-        gangs.until(
-            run,
-            lambda status: status["attempt"] == 1 and workers(status) == [*["Armed"] * 3, "Stopping"],
-            "the others are armed again",
-        )
+    with ExitStack() as stack:
+        restarting_but_one(gangs, run, stack)
         gangs.kill(victim, "m-2")
         assert diary.ranks("start", 1) == []
     gangs.running(run, diary, attempt=1)

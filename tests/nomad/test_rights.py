@@ -161,22 +161,22 @@ def test_people_may_do_what_their_policy_is_for_and_no_more(server: LoopbackServ
 
 # Each line of people's policies, with a client ------------------------------------------------------------------------
 
+BY_BOTH = {
+    "submit-job": ("job", "run", "-detach", "-"),
+    "read-job": ("job", "status", "hello"),
+    "list-jobs": ("job", "status"),
+    "read-logs": ("alloc", "logs", "ALLOCATION"),
+}
 NEEDED_BY = {
     "user": {
-        "submit-job": ("job", "run", "-detach", "-"),
-        "read-job": ("job", "status", "hello"),
-        "list-jobs": ("job", "status"),
-        "read-logs": ("alloc", "logs", "ALLOCATION"),
+        **BY_BOTH,
         "read-fs": ("alloc", "fs", "ALLOCATION", "alloc/logs/hello.stdout.0"),
         "alloc-exec": ("alloc", "exec", "-i=false", "-t=false", "ALLOCATION", "true"),
         "alloc-lifecycle": ("alloc", "restart", "ALLOCATION"),
         "node": ("node", "status"),
     },
     "operator": {
-        "submit-job": ("job", "run", "-detach", "-"),
-        "read-job": ("job", "status", "hello"),
-        "list-jobs": ("job", "status"),
-        "read-logs": ("alloc", "logs", "ALLOCATION"),
+        **BY_BOTH,
         "node": ("node", "eligibility", "-enable", "NODE"),
         "node_pool": ("node", "pool", "apply", "-"),
         "write": ("var", "put", "-force", "nomad/jobs/astra-coordinator", "operator_token=x"),
