@@ -23,6 +23,7 @@ class NomadServer:
         stream: How the event stream behaves: `open`, `silent` (refused by 2.0), `refused` (by 1.6), `cut`, `words`.
         calls: Method and path of everything that was asked, in order.
         down: While set, no connection is answered.
+        tokens: Those that are known, None: any; the others have expired, or were deleted: `token_end`.
     """
 
     def __init__(self, nomad: FakeNomad) -> None:
@@ -33,6 +34,7 @@ class NomadServer:
         self.down = False
         self.url = ""
         self.tokens: set[str] | None = None
+        self.token_end = "expired"
         self._lost: dict[str, int] = {}
 
     def lose_answers_to(self, call: str, number: int) -> None:
@@ -61,6 +63,7 @@ class NomadServer:
 
     def _routes(self, router: web.UrlDispatcher) -> None:
         router.add_get("/v1/agent/members", self._allowed("node:read", self._members))
+        router.add_get("/v1/acl/token/self", self._token)
         router.add_get("/v1/nodes", self._allowed("node:read", self._nodes))
         router.add_get("/v1/allocations", self._allowed("read-job", self._all_allocations))
         router.add_get("/v1/jobs", self._allowed("list-jobs", self._jobs))
@@ -83,7 +86,8 @@ class NomadServer:
             assert request.transport is not None
             request.transport.close()
         if self.tokens is not None and request.headers.get("X-Nomad-Token") not in self.tokens:
-            return web.Response(status=403, text="ACL token not found")
+            is_about_it = request.path == "/v1/acl/token/self"
+            return self._refusal(f"acl-token-self-{self.token_end}" if is_about_it else "error-403-token-not-found")
         if self.nomad.broken:
             status, text = self.nomad.broken.pop(0)
             return web.Response(status=status, text=text)
@@ -108,6 +112,9 @@ class NomadServer:
 
     async def _members(self, request: web.Request) -> web.Response:
         return self._json(recorded.body(self.nomad.version, "agent-members"))
+
+    async def _token(self, request: web.Request) -> web.Response:
+        return self._json(recorded.body(self.nomad.version, "acl-token-self"))
 
     async def _nodes(self, request: web.Request) -> web.Response:
         template = recorded.body(self.nomad.version, "nodes-resources")[0]

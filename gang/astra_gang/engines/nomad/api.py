@@ -51,7 +51,7 @@ class NomadApi:
     def __init__(self, access: Access, *, namespace: str = "default", patience_s: float = PATIENCE_S) -> None:
         self.namespace = namespace
         self.transport = Transport(access, patience_s)
-        self._library = Library(access)
+        self._library = Library(self.transport)
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:

@@ -16,8 +16,8 @@ import requests
 from nomad.api.exceptions import BaseNomadException, TimeoutNomadException
 
 from astra_agent.errors import Unavailable
-from astra_gang.engines.nomad.refusals import Call, Need, refusal
-from astra_gang.engines.nomad.transport import ANSWER_S, Access
+from astra_gang.engines.nomad.refusals import Call, Denied, Need, refusal
+from astra_gang.engines.nomad.transport import ANSWER_S, Transport
 
 _T = TypeVar("_T")
 _THREADS = 4
@@ -30,8 +30,9 @@ class Library:
     Every method raises as `transport.Transport.ask`.
     """
 
-    def __init__(self, access: Access) -> None:
-        self._access = access
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._access = transport.access
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="nomad")
 
     async def close(self) -> None:
@@ -53,7 +54,10 @@ class Library:
 
     async def _do(self, call: Callable[[Any], _T], what: str, need: Need, namespace: str) -> _T:
         about = Call(what, need, namespace, self._access.called())
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._in_thread, call, about)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, self._in_thread, call, about)
+        except Denied as error:
+            raise await self._transport.explained(error, namespace) from error
 
     def _in_thread(self, call: Callable[[Any], _T], about: Call) -> _T:
         with requests.Session() as session:

@@ -5,6 +5,7 @@ What Nomad means when it refuses: by the text more than by the status, since mos
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from astra_agent.errors import AstraError, Conflict, InvalidRequest, NotFound, Unavailable
 
@@ -58,6 +59,13 @@ class Call:
     token: str
 
 
+class Denied(Unavailable):
+    """
+    `Permission denied`: a right is missing, or the token is none any more. Nomad says the same of both (seen: 1.6.5,
+    2.0.5), so who has to tell them apart asks it about the token: `of_token`.
+    """
+
+
 def refusal(call: Call, status: int, text: str) -> AstraError:
     """The error that an answer with this status, which is no success, stands for."""
     said = " ".join(text.split())[:300]
@@ -78,19 +86,54 @@ def refusal(call: Call, status: int, text: str) -> AstraError:
     return Unavailable(f"Nomad can't {call.what} (HTTP {status}: {said or 'without a word'})")
 
 
+def of_token(token: str, status: int, body: object, asked_at: datetime | None) -> Unavailable | None:
+    """
+    What an answer to `/v1/acl/token/self`, with the token, says of it: that it is none now; None: it is one, or nobody
+    knows. Seen: 1.6.5 shows one that has expired as it was, 2.0.5 says so with 500; one that was deleted is 404 or 403.
+
+    Args:
+        token: As `Call.token`.
+        asked_at: By the clock of who answered.
+    """
+    said = " ".join(body.split())[:300] if isinstance(body, str) else ""
+    if isinstance(body, dict):
+        until = _time(body.get("ExpirationTime"))
+        if status != 200 or until is None or asked_at is None or until > asked_at:
+            return None
+        return _no_token(token, f"it expired at {until:%Y-%m-%dT%H:%M:%SZ}")
+    if "expired" in said:
+        return _no_token(token, "it has expired")
+    if status in (403, 404):
+        return _no_token(token, "it was deleted, or has expired and been forgotten")
+    if "token lookup failed" in said or "parse signed token" in said:
+        return _no_token(token, "what is in the file is no token")
+    return None
+
+
 def _denied(call: Call, said: str) -> AstraError:
     """Nothing is lost: what was wanted is tried again, and goes through once the token is right."""
     if "token" in said.lower():
-        return Unavailable(
-            f"Nomad does not know {call.token} ({said}): it has expired or was deleted; "
-            "write a new one into the file, which is read at every call"
-        )
+        return _no_token(call.token, f"it has expired or was deleted ({said})")
     if not call.need.name:
-        return Unavailable(f"Nomad does not let {call.token} {call.what} ({said})")
+        return Denied(f"Nomad does not let {call.token} {call.what} ({said})")
     need = call.need.within(call.namespace)
-    return Unavailable(
+    return Denied(
         f"Nomad does not let {call.token} {call.what}: it lacks {need.name}; its policy needs the line {need.rule}"
     )
+
+
+def _no_token(token: str, why: str) -> Unavailable:
+    return Unavailable(
+        f"Nomad does not know {token}: {why}; write a new one into the file, which is read at every call"
+    )
+
+
+def _time(text: object) -> datetime | None:
+    """Of RFC 3339, to the second."""
+    try:
+        return datetime.strptime(str(text)[:19], "%Y-%m-%dT%H:%M:%S").replace(tzinfo=UTC)
+    except ValueError:
+        return None
 
 
 _INVALID = ("1 error occurred", "2 errors occurred", "3 errors occurred", "invalid path", "variables are limited")

@@ -14,24 +14,28 @@ import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from datetime import datetime
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Self
 
 import aiohttp
 from yarl import URL
 
-from astra_agent.errors import InvalidRequest, Unavailable
-from astra_gang.engines.nomad.refusals import Call, Need, refusal
+from astra_agent.errors import AstraError, InvalidRequest, Unavailable
+from astra_gang.engines.nomad.refusals import Call, Denied, Need, of_token, refusal
 
 _log = logging.getLogger(__name__)
 
 PATIENCE_S = 15.0
-"""All pauses between tries of one read. An election takes a few seconds."""
+"""How long after its begin a read that failed is asked again. An election takes a few seconds."""
 ANSWER_S = 10.0
 """For an answer that Nomad does not hold back."""
 _CONNECT_S = 5.0
 _CONNECTIONS = 48
 """Of the 100 that a server lets one address have by default."""
+_DOTS_OF_IDENTITY = 2
+"""The identity of a job is a JWT; a token of the ACLs is a UUID."""
 _JITTER = 16
 """Nomad holds a blocking query up to this part of its wait longer."""
 
@@ -133,14 +137,19 @@ class Transport:
         asked = dict(query or {})
         if index:
             asked |= {"index": str(index), "wait": f"{wait_s:g}s"}
-        within_s = ANSWER_S + (wait_s + wait_s / _JITTER if index else 0.0)
-        for pause_s in _pauses(self._patience_s):
+        held_s = wait_s + wait_s / _JITTER if index else 0.0
+        within_s = ANSWER_S + held_s
+        now = asyncio.get_running_loop().time
+        until = now() + held_s + self._patience_s
+        for pause_s in _pauses():
             try:
                 return await self.ask("GET", path, what, need, namespace=namespace, query=asked, within_s=within_s)
             except Unavailable as error:
+                if now() + pause_s > until:
+                    raise
                 _log.info("nomad_asked_again what=%r reason=%r", what, str(error))
             await asyncio.sleep(pause_s)
-        return await self.ask("GET", path, what, need, namespace=namespace, query=asked, within_s=within_s)
+        raise AssertionError("pauses never end")
 
     async def ask(
         self,
@@ -175,8 +184,26 @@ class Transport:
             why = str(error) or f"no answer within {within_s:g} s"
             raise Unavailable(f"Nomad does not answer at {self.access.address} ({why})") from error
         if answer.status >= 300 and answer.status not in accept:
-            raise refusal(call, answer.status, text)
+            raise await self.explained(refusal(call, answer.status, text), namespace)
         return Answered(answer.status, _parsed(text), _index(answer))
+
+    async def explained(self, error: AstraError, namespace: str) -> AstraError:
+        """The same, but for a denial whose reason is the token itself."""
+        if isinstance(error, Denied) and self.access.token_file is not None:
+            return await self.bad_token(namespace) or error
+        return error
+
+    async def bad_token(self, namespace: str) -> Unavailable | None:
+        """That the token is none any more; None: it is one, or Nomad does not say, as of the identity of a job."""
+        timeout = aiohttp.ClientTimeout(total=ANSWER_S, connect=_CONNECT_S)
+        try:
+            if (self.access.token() or "").count(".") == _DOTS_OF_IDENTITY:
+                return None
+            async with self.open("GET", "/v1/acl/token/self", namespace=namespace, timeout=timeout) as answer:
+                body = _parsed((await answer.read()).decode(errors="replace"))
+                return of_token(self.access.called(), answer.status, body, _date(answer))
+        except (aiohttp.ClientError, TimeoutError, OSError, Unavailable):
+            return None
 
     def open(
         self,
@@ -212,10 +239,16 @@ def _index(answer: aiohttp.ClientResponse) -> int:
     return int(text) if text.isdecimal() else 0
 
 
-def _pauses(patience_s: float) -> Iterator[float]:
-    """Growing, and together about *patience_s*."""
-    pause_s, spent_s = 0.1, 0.0
-    while spent_s + pause_s <= patience_s:
+def _date(answer: aiohttp.ClientResponse) -> datetime | None:
+    """When it was answered, by the clock of who did."""
+    try:
+        return parsedate_to_datetime(answer.headers.get("Date", ""))
+    except ValueError:
+        return None
+
+
+def _pauses() -> Iterator[float]:
+    pause_s = 0.1
+    while True:
         yield pause_s
-        spent_s += pause_s
         pause_s = min(pause_s * 2, 2.0)

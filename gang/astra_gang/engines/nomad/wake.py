@@ -114,14 +114,15 @@ class Wakes:
     async def _take_all(self, answer: aiohttp.ClientResponse) -> None:
         if answer.status != 200:
             call = Call("follow events", _NEED, self._namespace, self._transport.access.called())
-            raise refusal(call, answer.status, (await answer.content.read(1024)).decode(errors="replace"))
+            text = (await answer.content.read(1024)).decode(errors="replace")
+            raise await self._transport.explained(refusal(call, answer.status, text), self._namespace)
         lines = _Lines(answer.content)
         first: bytes | None = None
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._first_line_s):
                 first = await lines.next()
         if first is None:
-            raise Unavailable(
+            raise await self._transport.bad_token(self._namespace) or Unavailable(
                 f"Nomad refuses its event stream without a word (no line within {self._first_line_s:g} s): the token "
                 f"needs read-job in namespace {self._namespace}, and {NODES.rule}"
             )
