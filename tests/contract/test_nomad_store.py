@@ -146,7 +146,7 @@ async def test_what_was_refused_to_its_caller_is_gone_with_the_next_commit(serve
             "Permission denied",
             r'it lacks variables write; its policy needs the line namespace "default" \{ variables \{ path "astra/\*"',
         ),
-        (403, "ACL token expired", "does not know a caller without a token .ACL token expired.: it has expired"),
+        (403, "ACL token expired", "does not know a caller without a token: it has expired .* .ACL token expired."),
     ],
 )
 async def test_while_nomad_refuses_nothing_is_recorded_and_the_reason_is_told(
@@ -272,6 +272,23 @@ async def test_one_that_lost_it_while_it_was_away_ends(server: NomadServer, offi
         await two.take()
         with pytest.raises(Stale, match="this one ends; workers go on"):
             await one.keep()
+
+
+async def test_one_that_lost_it_to_nobody_while_nomad_refused_it_has_it_again(
+    server: NomadServer, offices: tuple[Office, Office]
+) -> None:
+    one, two = offices
+    await one.take()
+    keeping = asyncio.ensure_future(one.keep())
+    server.variables.refusing = (403, "Permission denied")
+    await asyncio.sleep(2 * server.variables.lock_lasts_s)
+    server.variables.refusing = None
+    await asyncio.sleep(0.2)
+    waiting = asyncio.ensure_future(two.take())
+    await asyncio.sleep(0.2)
+    assert (keeping.done(), waiting.done()) == (False, False)
+    for task in (keeping, waiting):
+        task.cancel()
 
 
 async def test_while_nomad_is_away_the_office_is_kept(server: NomadServer, offices: tuple[Office, Office]) -> None:

@@ -88,13 +88,27 @@ class LockOffice:
         while True:
             await asyncio.sleep(self._renew_s)
             try:
-                await self._api.renew_lock(self._path, self._lock)
+                await self._renew()
                 said = ""
-            except Conflict as error:
-                raise Stale(f"another coordinator has the lock {self._path}: this one ends; workers go on") from error
             except Unavailable as error:
                 # A leader that comes back gives the lock its whole time anew. Meanwhile nothing can be recorded anyhow.
                 said = _say(said, "office_not_renewed", str(error))
+
+    async def _renew(self) -> None:
+        """Or take it again, when it ran out while Nomad refused us, as for a token that expired, and nobody has it."""
+        try:
+            await self._api.renew_lock(self._path, self._lock)
+        except Conflict:
+            try:
+                await self._acquire()
+            except Conflict as error:
+                # Whoever takes it writes its name; for a moment after its time is over nobody gets it.
+                if (await self._api.variable(self._path)).items.get("holder") != self._name:
+                    raise Stale(
+                        f"another coordinator has the lock {self._path}: this one ends; workers go on"
+                    ) from error
+            else:
+                _log.warning("office_taken_again lock=%s", self._path)
 
     async def leave(self) -> None:
         with contextlib.suppress(Conflict, Unavailable, TimeoutError):
