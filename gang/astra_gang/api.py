@@ -199,7 +199,7 @@ class Api:
     def _job(self, run: RunRecord) -> view.Json:
         if run.state.phase is not Phase.ENDED:
             run = replace(run, state=earned_back(run.state, self._clock.now()))
-        return view.job(run, self._clock.wall, self._loop.watch.absences(run.state))
+        return view.job(run, self._clock.wall, self._loop.watch.absences(run.state), self._loop.held_up(run.state))
 
     def _in_workspace(self, handler: Handler) -> Handler:
         async def checked(request: web.Request) -> web.StreamResponse:

@@ -185,6 +185,10 @@ class Loop:
         """Set at the end of the next turn that changes a run. Take it before looking, wait after: nothing is missed."""
         return self._changed
 
+    def held_up(self, state: RunState) -> str | None:
+        """A sentence, while nothing can happen to a run for a reason that is no fact of it."""
+        return self.trouble or (self._planner.trouble if state.wants_place else None)
+
     # The loop --------------------------------------------------------------------------------------------------------
 
     async def run(self, agents: Agents, prover: Prover) -> None:

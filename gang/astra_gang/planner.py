@@ -27,7 +27,8 @@ _log = logging.getLogger(__name__)
 
 SETTLE_S = 5.0
 """After a start. Agents try again every 2 s at the latest."""
-_SNAPSHOT_S = 15.0
+_SNAPSHOT_S = 25.0
+"""Longer than an engine asks again that has to ask somebody else: what it says then is why."""
 _AGAIN_S = 2.0
 """After an engine that did not answer."""
 
@@ -60,6 +61,8 @@ class Planner:
         self._ledger = ledger
         self._post_all = post_all
         self._woken = asyncio.Event()
+        self.trouble: str | None = None
+        """A sentence while the engine can't be asked for its machines: who wants some waits for that."""
 
     def wake(self) -> None:
         """Some run wants machines. Idempotent."""
@@ -75,10 +78,12 @@ class Planner:
                 async with asyncio.timeout(_SNAPSHOT_S):
                     machines = await self._engine.machines()
             except (Unavailable, TimeoutError) as error:
-                _log.warning("no_snapshot reason=%r", str(error) or f"no answer in {_SNAPSHOT_S:g} s")
+                self.trouble = str(error) or f"the engine does not say within {_SNAPSHOT_S:g} s which machines it has"
+                _log.warning("no_snapshot reason=%r", self.trouble)
                 self._woken.set()
                 await asyncio.sleep(_AGAIN_S)
                 continue
+            self.trouble = None
             found = answers(self._ledger.live(), machines)
             if found:
                 await self._post_all(found)

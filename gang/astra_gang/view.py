@@ -41,11 +41,12 @@ def phase(state: RunState) -> str:
     return str(state.outcome) if state.phase is Phase.ENDED else _PHASES[state.phase]
 
 
-def job(run: RunRecord, wall: Wall, absences: Iterable[Absence] = ()) -> Json:
+def job(run: RunRecord, wall: Wall, absences: Iterable[Absence] = (), held_up: str | None = None) -> Json:
     """
     Args:
         wall: The cluster's clock to UTC.
         absences: Of machines that this run waits for.
+        held_up: Why nothing can happen to it now.
     """
     away = {one.machine: one for one in absences}
     state = run.state
@@ -60,7 +61,7 @@ def job(run: RunRecord, wall: Wall, absences: Iterable[Absence] = ()) -> Json:
         "spec": document["spec"],
         "status": {
             "phase": phase(state),
-            "reason": absence.reason(state, away.values()),
+            "reason": _reason(state, away.values(), held_up),
             "refused": state.refused,
             "attempt": state.attempt,
             "ready": sum(is_ready(w) or has_started(w) for w in state.workers),
@@ -75,6 +76,13 @@ def job(run: RunRecord, wall: Wall, absences: Iterable[Absence] = ()) -> Json:
             ],
         },
     }
+
+
+def _reason(state: RunState, absences: Iterable[Absence], held_up: str | None) -> str:
+    reason = absence.reason(state, absences)
+    if held_up is None or state.phase is Phase.ENDED:
+        return reason
+    return "; ".join(filter(None, (reason.rstrip("."), held_up)))
 
 
 def _worker(state: RunState, worker: Worker, away: Mapping[str, Absence]) -> Json:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
 import pytest
 
+from astra_agent.errors import Unavailable
 from astra_agent.wire import Tell
+from astra_gang.engine import Machine
 from astra_gang.performer import RETRY_FIRST_S
 from astra_gang.planner import SETTLE_S
 from astra_gang.sightings import PUT_GRACE_S
@@ -391,6 +394,36 @@ async def test_while_nothing_can_be_recorded_clients_are_refused_and_nothing_of_
     await submit(cluster, "other", machines=1)
     await cluster.until_phase("running", "other")
     assert cluster.phase("llama") == "none"
+
+
+async def test_a_run_says_that_nothing_can_be_recorded_as_long_as_it_is_so(cluster: FakeCluster) -> None:
+    await run_of_four(cluster)
+    before = (await cluster.job())["reason"]
+    agent, slot = cluster.slot("llama-1")
+    cluster.store.failing = "the disk is full"
+    await agent.exit(slot, 1)
+    await until(lambda: cluster.parts.loop.trouble)
+    assert (await cluster.job())["reason"] == f"{before.rstrip('.')}; the disk is full"
+    cluster.store.failing = None
+    await until(lambda: not agent.unacknowledged)
+    assert "disk" not in (await cluster.job())["reason"]
+
+
+async def test_a_run_that_wants_machines_says_that_the_engine_can_not_be_asked(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails() -> tuple[Machine, ...]:
+        raise Unavailable("Nomad can't list nodes")
+
+    planner = cluster.parts.loop._planner
+    with monkeypatch.context() as patch:
+        patch.setattr(planner, "_engine", SimpleNamespace(machines=fails))
+        await submit(cluster, machines=1)
+        await until(lambda: planner.trouble)
+        job = await cluster.job()
+        assert (job["phase"], job["reason"]) == ("Pending", "Looking for machines; Nomad can't list nodes")
+    await cluster.until_phase("running")
+    assert "Nomad" not in (await cluster.job())["reason"]
 
 
 async def test_leases_are_answered_while_nothing_can_be_recorded(cluster: FakeCluster) -> None:

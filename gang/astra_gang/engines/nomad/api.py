@@ -26,6 +26,8 @@ from astra_gang.engines.nomad.transport import PATIENCE_S, Access, Transport
 
 WAIT_S = 30.0
 """For one blocking query. After a snapshot is restored it is not woken, so it must end by itself (3.2)."""
+WRITTEN_S = 7.0
+"""For a variable to be written: a server that knows no leader says so after 5.2 s."""
 EVERYWHERE = "*"
 _LIVE = 'ClientStatus == "pending" or ClientStatus == "running" or ClientStatus == "unknown"'
 T = TypeVar("T")
@@ -173,7 +175,7 @@ class NomadApi:
         """
         answer = await self.transport.ask(
             "PUT", f"/v1/var/{path}", f"write variable {path}", self._at(refusals.WRITE_VARIABLES, path),
-            namespace=self.namespace, query={"cas": str(cas)}, body={"Path": path, "Items": items},
+            namespace=self.namespace, query={"cas": str(cas)}, body={"Path": path, "Items": items}, within_s=WRITTEN_S,
         )  # fmt: skip
         return Variable.of(answer.body)
 

@@ -44,8 +44,11 @@ _log = logging.getLogger(__name__)
 
 CARRIED_MAX = 32 * 1024
 """Bytes of documents that the head carries before they are put in their own places."""
-PATIENCE_S = 5.0
-"""How long a commit asks what became of it before it is given up."""
+PATIENCE_S = 8.0
+"""
+How long a commit asks what became of it before it is given up: longer than one writing may take (`api.WRITTEN_S`), so
+that what is told is why.
+"""
 _READING = 16
 """Documents that are read at the same time."""
 _T = TypeVar("_T")
