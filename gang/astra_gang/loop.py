@@ -187,7 +187,11 @@ class Loop:
 
     def held_up(self, state: RunState) -> str | None:
         """A sentence, while nothing can happen to a run for a reason that is no fact of it."""
-        return self.trouble or (self._planner.trouble if state.wants_place else None)
+        if self.trouble is not None:
+            return self.trouble
+        if state.assignments:
+            return self._engine.trouble(f"{state.uid}/{state.reservation}")
+        return self._planner.trouble if state.wants_place else None
 
     # The loop --------------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from astra_gang.engines.nomad.api import NomadApi
 from astra_gang.engines.nomad.clearing import BY_ITSELF_S
 from astra_gang.engines.nomad.engine import NomadEngine
 from astra_gang.engines.nomad.job import Terms, machine_ids
-from astra_gang.engines.nomad.transport import Access
+from astra_gang.engines.nomad.transport import Access, Answered, Transport
 from astra_gang.roster import Roster
 from tests.fakes.agent_socket import FakeAgentSocket
 from tests.fakes.clock import FakeClock
@@ -305,6 +305,16 @@ async def test_a_right_that_is_missing_is_named_with_the_line_that_gives_it(
     await bench.reserve("m2", reservation="u1/2")
 
 
+async def test_a_reservation_that_nomad_does_not_take_now_says_so_while_it_is_asked_again(bench: Bench) -> None:
+    bench.nomad.forbidden = {"submit-job"}
+    reserving = asyncio.ensure_future(bench.reserve("m1", reservation="u1/1"))
+    await until(lambda: bench.engine.trouble("u1/1"))
+    assert "lacks submit-job; its policy needs the line" in str(bench.engine.trouble("u1/1"))
+    bench.nomad.forbidden.clear()
+    await reserving
+    assert bench.engine.trouble("u1/1") is None
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize(("end", "said"), [("expired", "it (has )?expired"), ("deleted", "it was deleted")])
 async def test_a_token_that_is_none_any_more_is_named_and_a_new_one_is_read_at_the_next_call(
@@ -331,6 +341,24 @@ async def test_a_nomad_that_is_busy_or_elects_a_leader_is_waited_for(bench: Benc
     bench.nomad.broken = [(status, text)] * 2
     await bench.reserve("m1", "m2")
     assert bench.live() == ["m1", "m2"]
+
+
+async def test_a_nomad_that_takes_its_time_to_refuse_is_asked_again_no_longer_than_any_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A server that knows no leader says so after 5 s."""
+    asked: list[str] = []
+
+    async def refuse(self: Transport, method: str, path: str, *_: object, **__: object) -> Answered:
+        asked.append(path)
+        await asyncio.sleep(0.5)
+        raise Unavailable("Nomad has no leader now")
+
+    monkeypatch.setattr(Transport, "ask", refuse)
+    async with NomadApi(Access("http://127.0.0.1:1"), patience_s=1.5) as api:
+        with pytest.raises(Unavailable, match="no leader"):
+            await api.nodes("default")
+    assert 2 <= len(asked) <= 3
 
 
 async def test_a_nomad_that_is_away_is_a_sentence_with_its_address(bench: Bench) -> None:

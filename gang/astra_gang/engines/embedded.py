@@ -92,6 +92,9 @@ class EmbeddedEngine:
     async def held(self) -> tuple[Held, ...]:
         return self._keeping.held()
 
+    def trouble(self, reservation: str) -> str | None:
+        return None
+
     async def run(self) -> None:
         """Clear what leaves, until cancelled."""
         async with asyncio.TaskGroup() as group:

@@ -81,6 +81,8 @@ class NomadEngine:
         self._busy: defaultdict[JobKey, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._woken: defaultdict[JobKey, asyncio.Event] = defaultdict(asyncio.Event)
         self._cut_short: dict[str, asyncio.Event] = {}
+        self._waiting: dict[str, placing.Waiting] = {}
+        """By reservation."""
         self._to_clear: asyncio.Queue[JobKey] = asyncio.Queue()
         self._look = asyncio.Event()
         self._strays: set[JobKey] = set()
@@ -120,6 +122,10 @@ class NomadEngine:
 
     async def held(self) -> tuple[Held, ...]:
         return self._keeping.held()
+
+    def trouble(self, reservation: str) -> str | None:
+        waiting = self._waiting.get(reservation)
+        return waiting.trouble or None if waiting is not None else None
 
     # Its life --------------------------------------------------------------------------------------------------------
 
@@ -182,7 +188,7 @@ class NomadEngine:
         seats = tuple(self._seat(offer) for offer in offers)
         if len({seat.node.id for seat in seats}) < len(seats):
             raise NoCapacity("two workers of one reservation can't share a machine: one worker has one machine")
-        waiting = placing.Waiting()
+        waiting = self._waiting[reservation] = placing.Waiting()
         cut_short = asyncio.Event()
         self._cut_short.update((offer.request.slot, cut_short) for offer in offers)
         try:
@@ -193,6 +199,7 @@ class NomadEngine:
         except InvalidRequest as error:
             raise NoCapacity(str(error)) from error
         finally:
+            self._waiting.pop(reservation, None)
             for offer in offers:
                 self._cut_short.pop(offer.request.slot, None)
         if not ended:
