@@ -41,9 +41,10 @@ class Line:
 
 @dataclass
 class Diary:
-    """What the workers of one run wrote, and the two files that they wait for."""
+    """What the workers of one run wrote, and the files that they look for."""
 
     folder: Path
+    calls: int = 0
 
     def __post_init__(self) -> None:
         self.folder.mkdir()
@@ -61,6 +62,16 @@ class Diary:
     def finish(self) -> None:
         """Every worker ends by itself with code 0."""
         (self.folder / "finish").touch()
+
+    def work_on(self, *gone: int, attempt: int = 0) -> None:
+        """Returns once every worker that began the attempt, but for those *gone*, has answered a call of now."""
+        self.calls += 1
+        (self.folder / "calling").write_text(f"{self.calls}\n")
+        (self.folder / "calling").rename(self.folder / "call")
+        wanted = [rank for rank in self.ranks("start", attempt) if rank not in gone]
+        assert wanted
+        assert self.ranks("end", attempt) == []
+        eventually(lambda: self.ranks(f"here-{self.calls}", attempt) == wanted, f"all but {gone} answer")
 
     def let_go(self) -> None:
         """Every worker that is asked to stop does so at once."""

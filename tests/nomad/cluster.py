@@ -24,6 +24,7 @@ from tests import cgroups
 from tests.containers.dev_cluster import kill
 from tests.fakes.eventually import PATIENCE_S, eventually
 from tests.nomad.loopback import COMMON
+from tests.nomad.server import WATCHED, Server
 
 LINK_PORT = 7411
 MACHINE_FILE = "machine.json"
@@ -33,19 +34,11 @@ _PLUGINS = ("astra-nomad-driver", DEVICE_PLUGIN)
 _PANICKED = 2
 _PANIC_OF_NOMAD = b"panic: concurrent write to websocket connection"
 
-_WATCHED = """\
-leave_on_terminate = false
-log_level = "DEBUG"
-telemetry {{ publish_allocation_metrics = true publish_node_metrics = true collection_interval = "1s" }}
-"""
-_SERVER = """\
-server {{ enabled = true bootstrap_expect = 1 heartbeat_grace = "3s" min_heartbeat_ttl = "5s" }}
-"""
 _CLIENT = """\
 plugin_dir = "{plugins}"
 client {{
   enabled = true
-  servers = ["127.0.0.1:{server_rpc}"]
+  servers = {servers}
   network_interface = "lo"
   options = {{
     "fingerprint.denylist" = "env_aws,env_gce,env_azure,env_digitalocean,consul,vault"
@@ -170,7 +163,8 @@ class Client:
         self.agent = Agent(self.folder / "agent", f"m-{number}", cluster.netns, **cluster.agent_settings(self.folder))
         self.plugins = self.folder / "plugins"
         self._cluster = cluster
-        self._ports = {"http": 5646 + 10 * number, "rpc": 5647 + 10 * number, "serf": 5648 + 10 * number}
+        self.http = 5646 + 10 * number
+        self._ports = {"http": self.http, "rpc": self.http + 1, "serf": self.http + 2}
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -193,10 +187,10 @@ class Client:
         for name in _PLUGINS:
             (self.plugins / name).symlink_to(_BIN / name)
         (self.folder / "mounts").mkdir()
-        text = (COMMON + _WATCHED + _CLIENT).format(
+        text = (COMMON + WATCHED + _CLIENT).format(
             data=self.folder / "data",
             plugins=self.plugins,
-            server_rpc=self._cluster.rpc,
+            servers=json.dumps([f"127.0.0.1:{server.rpc}" for server in self._cluster.servers]),
             socket=self.agent.socket,
             mounts=json.dumps([str(self.folder / "mounts"), *self._cluster.mounts]),
             more=self._cluster.client,
@@ -293,9 +287,6 @@ class NomadCluster:
         machine: A captured machine that each client's agent plays, by a copy of its own: `Client.machine_file`.
     """
 
-    rpc = 4747
-    http = 4746
-
     def __init__(
         self,
         folder: Path,
@@ -306,6 +297,7 @@ class NomadCluster:
         agents: dict[str, Any] | None = None,
         mounts: Sequence[str] = (),
         client: str = "",
+        servers: int = 1,
     ) -> None:
         self.mounts = mounts
         self.client = client
@@ -317,7 +309,7 @@ class NomadCluster:
         self.token = ""
         self._agents = agents or {}
         self.clients = [Client(self, number) for number in range(1, clients + 1)]
-        self._server: subprocess.Popen[bytes] | None = None
+        self.servers = [Server(folder, number, self.spawn) for number in range(1, servers + 1)]
         self._can_cut = False
         self._cut: set[str] = set()
 
@@ -348,10 +340,9 @@ class NomadCluster:
     def start(self) -> None:
         namespaces.make(self.netns)
         self._in(("ip", "link", "set", "lo", "up"))
-        ports = {"http": self.http, "rpc": self.rpc, "serf": self.rpc + 1}
-        text = (COMMON + _WATCHED + _SERVER).format(data=self.folder / "server", acl=json.dumps(self.acl), **ports)
-        (self.folder / "server.hcl").write_text(text + 'name = "server"\n')
-        self.start_server()
+        for server in self.servers:
+            server.configure(acl=self.acl, servers=self.servers)
+            server.start()
         if self.acl:
             bootstrap = ("acl", "bootstrap", "-t={{.SecretID}}")
             self.token = eventually(
@@ -361,19 +352,22 @@ class NomadCluster:
             client.start()
         self.ready()
 
-    def start_server(self) -> None:
-        self._server = self.spawn(self.folder / "server.hcl", self.folder / "server.log")
+    @property
+    def http(self) -> int:
+        """The port of a server that lives, where there is one."""
+        return next((server.http for server in self.servers if server.lives), self.servers[0].http)
 
-    def kill_server(self) -> None:
-        if self._server is not None:
-            self._server.kill()
-            self._server.wait()
+    def leader(self) -> Server | None:
+        """The one that those that live follow; None while there is none."""
+        said = self.run("operator", "api", "/v1/status/leader").out.strip().strip('"')
+        return next((server for server in self.servers if server.lives and said == f"127.0.0.1:{server.rpc}"), None)
 
     def clean(self) -> None:
         """Nothing of it is left on the machine."""
         for client in self.clients:
             client.clean()
-        self.kill_server()
+        for server in self.servers:
+            server.kill()
         namespaces.remove(self.netns)
 
     def spawn(self, configuration: Path, log: Path) -> subprocess.Popen[bytes]:

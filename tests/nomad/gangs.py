@@ -15,7 +15,7 @@ import sys
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from typing import Any
 from astra_agent.containerd import proc
 from tests.containers.gate import GatedRegistry, gated_registry
 from tests.containers.images import File, Image
-from tests.fakes.eventually import eventually
+from tests.fakes.eventually import PATIENCE_S, eventually
 from tests.nomad.cluster import LINK_PORT, Client, NomadCluster, events, link_address, made
 from tests.runs_over_http import DRIVE, Diary, Json, RunsOverHttp
 
@@ -34,9 +34,15 @@ class Coordinator:
     """A process in the cluster's network namespace, with its API in the test's own."""
 
     def __init__(
-        self, cluster: NomadCluster, name: str = "coordinator", policy: dict[str, float] | None = None, **settings: Any
+        self,
+        cluster: NomadCluster,
+        name: str = "coordinator",
+        policy: dict[str, float] | None = None,
+        engine: Mapping[str, str] | None = None,
+        **settings: Any,
     ) -> None:
         self._policy = policy or {}
+        self._engine = engine or {}
         self.cluster = cluster
         self.folder = cluster.folder / name
         self.log = self.folder / "coordinator.log"
@@ -71,16 +77,30 @@ class Coordinator:
             self._process = None
 
     def serves(self) -> bool:
+        return self.health()[0] == 200
+
+    def health(self) -> tuple[int, str]:
+        """Status and sentence; 0 while nobody answers."""
         with suppress(OSError, ValueError):
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/v1/health", timeout=5) as answer:
-                return bool(answer.status == 200)
-        return False
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/v1/health", timeout=5) as answer:
+                    return answer.status, json.loads(answer.read())["status"]
+            except urllib.error.HTTPError as error:
+                with error:
+                    return error.code, json.loads(error.read())["status"]
+        return 0, ""
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
 
     def _listen(self) -> list[str]:
         return [f"{link_address(client.folder.name)}:{LINK_PORT}" for client in self.cluster.clients]
 
     def _configuration(self) -> str:
-        engine = {"kind": "nomad", "address": f"http://127.0.0.1:{self.cluster.http}", "prefix": "astra"}
+        address = f"http://127.0.0.1:{self.cluster.http}"
+        engine = {"kind": "nomad", "address": address, "prefix": "astra"} | dict(self._engine)
         lines = [
             f'operator_token_file = "{self.folder}/operator.token"',
             f'agent_token_file = "{self.folder}/agent.token"',
@@ -113,6 +133,15 @@ class NomadGangs(RunsOverHttp):
 
     def is_whole(self, machines: dict[str, Json]) -> bool:
         return len(machines) == len(self.cluster.clients)
+
+    def astra(self, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        """A command of a user."""
+        url, token = self.api()
+        environment = {**os.environ, "ASTRA_API": url, "ASTRA_TOKEN": token, "NO_COLOR": "1"}
+        command = (str(Path(sys.executable).parent / "astra"), *words)
+        return subprocess.run(
+            command, input=stdin, capture_output=True, text=True, env=environment, timeout=PATIENCE_S, check=False
+        )
 
     def link(self, machine: str, *, up: bool) -> None:
         self.cluster.cut(machine, off=not up)
@@ -195,8 +224,9 @@ class NomadGangs(RunsOverHttp):
             self.coordinator.kill()
             self.coordinator.start()
         elif victim == "server":
-            self.cluster.kill_server()
-            self.cluster.start_server()
+            (server,) = self.cluster.servers
+            server.kill()
+            server.start()
         elif victim == "client":
             client.kill_client()
             client.start_client()
@@ -237,17 +267,29 @@ def worker_image() -> Image:
 
 @contextmanager
 def nomad_gangs(
-    binary: Path, clients: int = 4, policy: dict[str, float] | None = None, **settings: Any
+    binary: Path,
+    clients: int = 4,
+    policy: dict[str, float] | None = None,
+    *,
+    cluster: Mapping[str, Any] | None = None,
+    engine: Callable[[NomadCluster], Mapping[str, str]] = lambda _: {},
+    **settings: Any,
 ) -> Iterator[NomadGangs]:
-    """A cluster with a coordinator of these settings, of which nothing is left afterwards."""
+    """
+    A cluster with a coordinator of these settings, of which nothing is left afterwards.
+
+    Args:
+        cluster: What is special about it.
+        engine: `[engine]` of the coordinator beside what it always has.
+    """
     with tempfile.TemporaryDirectory(prefix="astra-diary-", dir="/var/tmp") as drive:
         token = Path(drive) / "agent.token"
         token.write_text(AGENT)
         agents = {"coordinator": "each machine's own", "token_file": str(token), "drives": {DRIVE: drive}}
-        with made(binary, clients=clients, agents=agents, mounts=(drive,)) as cluster:
-            coordinator = Coordinator(cluster, policy=policy, **settings)
+        with made(binary, clients=clients, agents=agents, mounts=(drive,), **(cluster or {})) as started:
+            coordinator = Coordinator(started, policy=policy, engine=engine(started), **settings)
             coordinator.start()
-            found = NomadGangs(cluster, Path(drive), coordinator)
+            found = NomadGangs(started, Path(drive), coordinator)
             try:
                 found.settled()
                 yield found

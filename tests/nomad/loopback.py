@@ -21,7 +21,7 @@ disable_update_check = true
 advertise {{ http = "127.0.0.1" rpc = "127.0.0.1" serf = "127.0.0.1" }}
 ports {{ http = {http} rpc = {rpc} serf = {serf} }}
 consul {{ auto_advertise = false client_auto_join = false server_auto_join = false }}
-acl {{ enabled = {acl} }}
+acl {{ enabled = {acl} token_min_expiration_ttl = "1s" }}
 """
 """Of every server and client of the tests: nothing of it leaves the loopback."""
 _SERVER = """\

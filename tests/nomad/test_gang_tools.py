@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.fakes.eventually import PATIENCE_S, eventually
+from tests.fakes.eventually import eventually
 from tests.nomad.gangs import NomadGangs, nomad_gangs
 
 pytestmark = pytest.mark.timeout(300)
-_ASTRA = Path(sys.executable).parent / "astra"
 SCRIPT = "echo rank $RANK of $WORLD_SIZE; getent hosts told-0 told-1; while :; do sleep 0.2; done"
 
 
@@ -26,24 +22,15 @@ def gangs(binary: Path) -> Iterator[NomadGangs]:
         yield found
 
 
-def astra(gangs: NomadGangs, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    url, token = gangs.api()
-    environment = {**os.environ, "ASTRA_API": url, "ASTRA_TOKEN": token, "NO_COLOR": "1"}
-    return subprocess.run(
-        (str(_ASTRA), *words), input=stdin, capture_output=True, text=True, env=environment, timeout=PATIENCE_S,
-        check=False,
-    )  # fmt: skip
-
-
 def written(gangs: NomadGangs, run: str, rank: int) -> list[str] | None:
-    lines = astra(gangs, "logs", run, str(rank)).stdout.splitlines()
+    lines = gangs.astra("logs", run, str(rank)).stdout.splitlines()
     return lines if len(lines) == 3 else None
 
 
 @pytest.fixture
 def run(gangs: NomadGangs) -> Iterator[str]:
     """A gang of two that was submitted by flags and runs."""
-    submitted = astra(gangs, "run", "--name", "told", "--image", "host", "--machines", "2", "--", "sh", "-c", SCRIPT)
+    submitted = gangs.astra("run", "--name", "told", "--image", "host", "--machines", "2", "--", "sh", "-c", SCRIPT)
     assert submitted.returncode == 0, submitted
     eventually(lambda: gangs.status("told")["phase"] == "Running", "told runs")
     yield "told"
@@ -52,27 +39,27 @@ def run(gangs: NomadGangs) -> Iterator[str]:
 
 def test_its_commands_say_on_nomad_what_they_say_anywhere(gangs: NomadGangs, run: str) -> None:
     machines = [item["machine"] for item in gangs.ranks(run)["items"]]
-    assert astra(gangs, "status", run).stdout.splitlines()[:2] == ["told: Running", "All 2 workers run"]
+    assert gangs.astra("status", run).stdout.splitlines()[:2] == ["told: Running", "All 2 workers run"]
     for rank, machine in enumerate(machines):
-        assert machine in astra(gangs, "ranks", run).stdout
+        assert machine in gangs.astra("ranks", run).stdout
         lines = eventually(partial(written, gangs, run, rank), f"rank {rank} has written")
         assert lines[0] == f"rank {rank} of 2"
         assert ["told-0" in lines[1], "told-1" in lines[2]] == [True, True], lines
-    assert "Starting together: 2 of 2 ready" in astra(gangs, "events", run).stdout
-    assert {node["name"] for node in json.loads(astra(gangs, "nodes", "--json").stdout)["items"]} == set(machines)
+    assert "Starting together: 2 of 2 ready" in gangs.astra("events", run).stdout
+    assert {node["name"] for node in json.loads(gangs.astra("nodes", "--json").stdout)["items"]} == set(machines)
 
 
 def test_exec_is_in_the_workers_container_with_its_input_and_its_code(gangs: NomadGangs, run: str) -> None:
-    done = astra(gangs, "exec", "-i", run, "1", "--", "sh", "-c", "hostname; cat; exit 7", stdin="handed on\n")
+    done = gangs.astra("exec", "-i", run, "1", "--", "sh", "-c", "hostname; cat; exit 7", stdin="handed on\n")
     assert (done.returncode, done.stdout) == (7, "told-1\nhanded on\n")
 
 
 def test_stop_ends_the_run_and_nomads_job(gangs: NomadGangs, run: str) -> None:
     job = gangs.job_of(run)
-    assert astra(gangs, "stop", run).returncode == 0
+    assert gangs.astra("stop", run).returncode == 0
     gangs.ended(run, "Stopped")
     eventually(
         lambda: all(one["ClientStatus"] in ("complete", "failed") for one in gangs.cluster.allocations(job)),
         "nothing of it runs in Nomad",
     )
-    assert astra(gangs, "status", run).stdout.splitlines()[0] == "told: Stopped"
+    assert gangs.astra("status", run).stdout.splitlines()[0] == "told: Stopped"
