@@ -140,6 +140,11 @@ async def test_what_was_refused_to_its_caller_is_gone_with_the_next_commit(serve
     ("status", "text", "sentence"),
     [
         (500, "No cluster leader", "Nomad has no leader now, so it can't write variable astra/head"),
+        (
+            500,
+            "rpc error: failed to get conn: dial tcp 127.0.0.1:4757: connect: connection refused",
+            r"write variable astra/head: the server that it asks for that does not answer \(rpc error: failed to get",
+        ),
         (429, "", "Nomad is too busy to write variable astra/head"),
         (
             403,

@@ -359,7 +359,7 @@ class NomadCluster:
 
     def leader(self) -> Server | None:
         """The one that those that live follow; None while there is none."""
-        said = self.run("operator", "api", "/v1/status/leader").out.strip().strip('"')
+        said = self.run("operator", "api", "-X", "GET", "/v1/status/leader").out.strip().strip('"')
         return next((server for server in self.servers if server.lives and said == f"127.0.0.1:{server.rpc}"), None)
 
     def clean(self) -> None:

@@ -83,6 +83,9 @@ def refusal(call: Call, status: int, text: str) -> AstraError:
         return Unavailable(f"Nomad is too busy to {call.what} (HTTP 429): its limits on requests are reached")
     if "No cluster leader" in said or "leadership lost" in said:
         return Unavailable(f"Nomad has no leader now, so it can't {call.what}")
+    if any(word in said for word in _SERVER_AWAY):
+        # Of who was asked itself, or of a client: for seconds after a leader is gone, and now and then while none is.
+        return Unavailable(f"Nomad can't {call.what}: the server that it asks for that does not answer ({said})")
     return Unavailable(f"Nomad can't {call.what} (HTTP {status}: {said or 'without a word'})")
 
 
@@ -136,4 +139,5 @@ def _time(text: object) -> datetime | None:
         return None
 
 
+_SERVER_AWAY = ("failed to get conn", "rpc error: stream closed", "rpc error: EOF")
 _INVALID = ("1 error occurred", "2 errors occurred", "3 errors occurred", "invalid path", "variables are limited")
