@@ -59,6 +59,7 @@ class Proxy:
         self._own = own
         self._fault: Fault | None = None
         self._is_silent = False
+        self._followed = 0
         self._open: set[asyncio.Transport] = set()
         self._session: aiohttp.ClientSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -92,7 +93,8 @@ class Proxy:
 
     @contextmanager
     def silent_stream(self) -> Iterator[None]:
-        """Event streams stay open, and new ones open; nothing of them arrives."""
+        """From when one is followed on, event streams stay open, and new ones open; nothing of them arrives."""
+        eventually(lambda: self._followed, "an event stream is followed")
         self.held_back = 0
         self._is_silent = True
         try:
@@ -157,13 +159,24 @@ class Proxy:
                     if name.lower() not in _OF_THIS_HOP:
                         told.headers.add(name, value)
                 await told.prepare(request)
-                async for chunk in answer.content.iter_any():
-                    if self._is_silent and request.path == _STREAM:
-                        self.held_back += len(chunk)
-                    else:
+                if request.path == _STREAM:
+                    await self._hand_on_stream(answer, told)
+                else:
+                    async for chunk in answer.content.iter_any():
                         await told.write(chunk)
                 await told.write_eof()
                 return told
         except (aiohttp.ClientError, OSError):
             transport.abort()  # as the caller would see it without us
             raise
+
+    async def _hand_on_stream(self, answer: aiohttp.ClientResponse, told: web.StreamResponse) -> None:
+        self._followed += 1
+        try:
+            async for chunk in answer.content.iter_any():
+                if self._is_silent:
+                    self.held_back += len(chunk)
+                else:
+                    await told.write(chunk)
+        finally:
+            self._followed -= 1

@@ -183,7 +183,7 @@ def test_a_gang_ends_and_gives_back_its_machines_once_nomad_answers(gangs: Nomad
     with proxy.failing(Fault(status=500, text="not now", only=_ALL_BUT_RECORDS)):
         diary.finish()
         eventually(lambda: diary.ranks("end", 0) == [0, 1, 2], "all workers have ended by themselves")
-        assert proxy.failed
+        eventually(lambda: proxy.failed, "Nomad is asked, and does not say")
     gangs.ended("ending", "Completed")
     check_nothing_started_twice(gangs, "ending", diary)
     gangs.settled()
@@ -196,7 +196,7 @@ def test_with_a_silent_stream_a_run_starts_and_a_stopped_allocation_is_noticed(g
     with proxy.silent_stream():
         diary = begun(gangs, "unheard", 3)
         allocations = gangs.running_allocations(gangs.job_of("unheard"), 3)
-        assert proxy.held_back
+        eventually(lambda: proxy.held_back, "the stream had something to say")
         gangs.cluster.nomad("alloc", "stop", "-detach", allocations[1])
         gangs.until("unheard", lambda status: status["attempt"] == 1, "its end is noticed")
         gangs.running("unheard", diary, attempt=1)

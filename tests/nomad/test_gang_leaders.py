@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ from tests.runs_over_http import Diary, armed_but_one, check_nothing_started_twi
 
 pytestmark = pytest.mark.timeout(300)
 
-NO_LEADER = r"Nomad has no leader now, so it can't write variable astra/"
+NO_LEADER = r"Nomad has no leader now, so it can't (write variable astra/|list )"
 SERVER_AWAY = r"Nomad can't .*: the server that it asks for that does not answer \(rpc error: "
 """What a client says every now and then while there is none: it asks servers by turns."""
 
@@ -119,58 +119,64 @@ def test_the_leader_is_killed_while_a_gang_is_being_placed(gangs: NomadGangs) ->
     gangs.settled()
 
 
-def test_without_a_leader_a_gang_runs_on_and_restarts_once_there_is_one(gangs: NomadGangs) -> None:
-    diary, before = begun(gangs, "leaderless")
-    coordinator = gangs.coordinator.pid
-    killed = [server for server in gangs.cluster.servers if server is led(gangs)]
-    killed += [server for server in gangs.cluster.servers if server not in killed][:1]
-    for server in killed:
-        server.kill()
-    kill([gangs.program("leaderless", rank=2)])
-    gangs.until("leaderless", lambda status: re.search(NO_LEADER, status["reason"]), "it says so")
-    code, said = gangs.coordinator.health()
-    assert code == 503
-    assert re.search(rf"{NO_LEADER}|{SERVER_AWAY}", said), said
-    status, answer = gangs.ask("/workspaces/default/jobs", gangs.document("leaderless-2", 1))
-    assert status == 503, answer
-    assert re.search(rf"Nomad has no leader now|{SERVER_AWAY}", answer["error"]["message"]), answer
-    diary.work_on(2)
-    assert diary.ranks("start", 1) == []
-    for server in killed:
-        server.start()
-    restarts_and_completes(gangs, "leaderless", diary, before)
-    assert gangs.coordinator.health() == (200, "ok")
-    assert gangs.coordinator.pid == coordinator
-
-
-@pytest.fixture
-def at_the_leader(gangs: NomadGangs) -> Iterator[Server]:
+@contextmanager
+def asking(gangs: NomadGangs, server: Server) -> Iterator[None]:
     """The coordinator asks this server, and no other."""
-    usual, leader = gangs.coordinator, led(gangs)
+    usual = gangs.coordinator
     usual.stop()
-    address = f"http://127.0.0.1:{leader.http}"
-    gangs.coordinator = Coordinator(gangs.cluster, "coordinator-2", engine={"address": address})
+    address = f"http://127.0.0.1:{server.http}"
+    gangs.coordinator = Coordinator(gangs.cluster, f"at-{server.name}", engine={"address": address})
     gangs.coordinator.start()
     gangs.settled()
-    yield leader
-    gangs.coordinator.stop()
-    gangs.coordinator = usual
-    usual.start()
-    gangs.settled_again()
+    try:
+        yield
+    finally:
+        gangs.coordinator.stop()
+        gangs.coordinator = usual
+        usual.start()
+        gangs.settled_again()
 
 
-def test_the_one_server_that_the_coordinator_asks_is_killed_and_comes_back(
-    gangs: NomadGangs, at_the_leader: Server
-) -> None:
-    diary, before = begun(gangs, "asking")
-    coordinator = gangs.coordinator.pid
-    at_the_leader.kill()
-    led(gangs)
-    kill([gangs.program("asking", rank=2)])
-    away = rf"Nomad does not answer at http://127\.0\.0\.1:{at_the_leader.http} "
-    gangs.until("asking", lambda status: re.search(away, status["reason"]), "it says so")
-    diary.work_on(2)
-    assert diary.ranks("start", 1) == []
-    at_the_leader.start()
-    restarts_and_completes(gangs, "asking", diary, before)
-    assert gangs.coordinator.pid == coordinator
+@pytest.mark.parametrize("through", ["server", "client"])
+def test_without_a_leader_a_gang_runs_on_and_restarts_once_there_is_one(gangs: NomadGangs, through: str) -> None:
+    leader = led(gangs)
+    left, other = (server for server in gangs.cluster.servers if server is not leader)
+    run = f"leaderless-by-{through}"
+    with asking(gangs, left) if through == "server" else nullcontext():
+        diary, before = begun(gangs, run)
+        coordinator = gangs.coordinator.pid
+        leader.kill()
+        other.kill()
+        kill([gangs.program(run, rank=2)])
+        why = NO_LEADER if through == "server" else rf"{NO_LEADER}|{SERVER_AWAY}"
+        gangs.until(run, lambda status: re.search(why, status["reason"]), "it says so")
+        code, said = gangs.coordinator.health()
+        assert code == 503
+        assert re.search(why, said), said
+        status, answer = gangs.ask("/workspaces/default/jobs", gangs.document(f"{run}-2", 1))
+        assert status == 503, answer
+        assert re.search(why, answer["error"]["message"]), answer
+        diary.work_on(2)
+        assert diary.ranks("start", 1) == []
+        leader.start()
+        other.start()
+        restarts_and_completes(gangs, run, diary, before)
+        assert gangs.coordinator.health() == (200, "ok")
+        assert gangs.coordinator.pid == coordinator
+
+
+def test_the_one_server_that_the_coordinator_asks_is_killed_and_comes_back(gangs: NomadGangs) -> None:
+    leader = led(gangs)
+    with asking(gangs, leader):
+        diary, before = begun(gangs, "asking")
+        coordinator = gangs.coordinator.pid
+        leader.kill()
+        led(gangs)
+        kill([gangs.program("asking", rank=2)])
+        away = rf"Nomad does not answer at http://127\.0\.0\.1:{leader.http} "
+        gangs.until("asking", lambda status: re.search(away, status["reason"]), "it says so")
+        diary.work_on(2)
+        assert diary.ranks("start", 1) == []
+        leader.start()
+        restarts_and_completes(gangs, "asking", diary, before)
+        assert gangs.coordinator.pid == coordinator
