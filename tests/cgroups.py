@@ -13,14 +13,14 @@ def own(name: str) -> str:
     return f"/astraeus-{name}-{os.getpid()}"
 
 
-def processes(path: str, part: str) -> list[int]:
+def processes(path: str, part: str = "", end: str = "") -> list[int]:
     """
-    IDs of those in cgroups below *path* with *part* in their name, in every hierarchy. A cgroup may be removed while
-    this looks: it has none then.
+    IDs of those in cgroups below *path* with *part* in their name, and *end* at its end, in every hierarchy. A cgroup
+    may be removed while this looks: it has none then.
     """
     found: set[int] = set()
     for directory in sweep.cgroup_directories(path):
-        if part in directory.name:
+        if part in directory.name and directory.name.endswith(end):
             with suppress(OSError):
                 found.update(map(int, (directory / "cgroup.procs").read_text().split()))
     return sorted(found)

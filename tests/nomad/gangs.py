@@ -211,8 +211,7 @@ class NomadGangs(RunsOverHttp):
     def program(self, name: str, rank: int, attempt: int = 0) -> int:
         """Process ID of a worker's program."""
         machine = self.ranks(name)["items"][rank]["machine"]
-        pids = self.client(machine).agent.pids(f"-a{attempt}")
-        return min(pid for pid in pids if not proc.is_init(pid))
+        return next(pid for pid in self.client(machine).agent.attempt(attempt) if not proc.is_init(pid))
 
     def client(self, machine: str) -> Client:
         return next(client for client in self.cluster.clients if client.folder.name == machine)

@@ -146,7 +146,7 @@ def test_a_machine_that_is_cut_off_for_longer_loses_its_worker_before_another_ta
         status = gangs.running("severed", diary, attempt=1)
         assert machine not in [worker["machine"] for worker in status["workers"]]
         assert [worker["failures"] for worker in status["workers"]] == [0, 0, 0]
-        assert gangs.client(machine).agent.pids("-a0") == [], "its agent has ended it by itself"
+        assert gangs.client(machine).agent.attempt(0) == [], "its agent has ended it by itself"
     completes(gangs, "severed", diary, attempts=[0, 1])
 
 
@@ -180,7 +180,7 @@ def test_a_machine_that_an_adopted_gang_loses_gives_all_of_it_back(gangs: NomadG
         assert machine not in [worker["machine"] for worker in status["workers"]]
         assert [worker["failures"] for worker in status["workers"]] == [0, 0, 0]
         assert not set(before) & set(gangs.running_allocations("orphaned", 3))
-        assert gangs.client(machine).agent.pids("-a0") == [], "its agent has ended it by itself"
+        assert gangs.client(machine).agent.attempt(0) == [], "its agent has ended it by itself"
     completes(gangs, "orphaned", diary, attempts=[0, 1])
 
 
