@@ -54,6 +54,7 @@ class Slot:
         self._rev = next_rev()
         self._progress = ""
         self._progress_s = float("-inf")
+        self._telling: asyncio.TimerHandle | None = None
         self._finishing = asyncio.Event()
         self._news = asyncio.Event()
         self._group: asyncio.TaskGroup | None = None
@@ -246,6 +247,9 @@ class Slot:
         else:
             log.info("slot_ready run=%s slot=%s port=%s", request.run.name, self.id, prepared.port)
             changes |= {"phase": "ready", "detail": "", "prepared": prepared}
+        finally:
+            if self._telling is not None:
+                self._telling.cancel()
         self._progress = ""
         await self._save_patiently(changes)
 
@@ -295,9 +299,14 @@ class Slot:
     def _say_progress(self, sentence: str) -> None:
         """Told at most once a second: reports of progress are many, and only the newest is worth a message."""
         self._progress = sentence
-        if now() - self._progress_s >= _PROGRESS_EVERY_S:
-            self._progress_s = now()
-            self.publish()
+        if self._telling is None:
+            pause_s = max(0.0, self._progress_s + _PROGRESS_EVERY_S - now())
+            self._telling = asyncio.get_running_loop().call_later(pause_s, self._tell_progress)
+
+    def _tell_progress(self) -> None:
+        self._telling = None
+        self._progress_s = now()
+        self.publish()
 
     def _attend(self, attempt: Attempt) -> None:
         if self._group is not None:

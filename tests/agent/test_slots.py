@@ -44,6 +44,21 @@ async def test_progress_of_a_pull_is_the_slots_detail(machine: Machine) -> None:
     machine.images.release()
 
 
+async def test_the_newest_progress_is_told_though_it_came_right_after_other(machine: Machine) -> None:
+    machine.images.hold()
+    machine.images.says = ["Pulling host", "Pulling host: 0 % of 2.1 MB (0 B)"]
+    with machine.agent.watch() as watch:
+        machine.agent.put_slot(request())
+        told: list[str] = []
+
+        def hears_the_last() -> bool:
+            told.extend(status.detail for status in watch.take())
+            return told[-1:] == machine.images.says[-1:]
+
+        await until(hears_the_last)
+    machine.images.release()
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [

@@ -377,6 +377,7 @@ class FakeImages:
     Attributes:
         missing_commands: Programs that no image has.
         users: Names that every image knows.
+        says: Of how far a pull is; without any, 43 %.
         errors: Raised by the next calls of `prepare`, in order, one each.
         look_error, missing_bytes: What `look` raises, or answers.
     """
@@ -385,6 +386,7 @@ class FakeImages:
         self.images: dict[str, ImageConfig] = {"host": ImageConfig(env={"PATH": _PATH})}
         self.missing_commands: set[str] = {"/no/such"}
         self.users: dict[str, tuple[int, int, tuple[int, ...]]] = {"": (0, 0, ()), "worker": (1000, 1000, (27,))}
+        self.says: list[str] = []
         self.errors: list[AstraError] = []
         self.look_error: AstraError | None = None
         self.missing_bytes = 0
@@ -410,7 +412,8 @@ class FakeImages:
         self, reference: str, auth: tuple[str, str] | None, progress: Callable[[str], None]
     ) -> PreparedImage:
         self.asked.append((reference, auth))
-        progress(f"Pulling {reference}: 43 %")
+        for sentence in self.says or [f"Pulling {reference}: 43 %"]:
+            progress(sentence)
         await self._open.wait()
         if self.errors:
             raise self.errors.pop(0)

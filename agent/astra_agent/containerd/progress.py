@@ -10,14 +10,14 @@ from collections.abc import Callable
 _SHORTEST_PAUSE_S = 0.4
 
 
-def size_words(size_bytes: int) -> str:
-    """`512 B`, `2.1 MB`, `14.0 GB`: powers of ten, as registries' pages show them."""
+def size_words(size_bytes: int, form: str = ".1f") -> str:
+    """`512 B`, `2.1 MB`, `14.0 GB`: powers of ten, as registries' pages show them. *form*: of the number."""
     size, unit = float(size_bytes), "B"
     for larger in ("kB", "MB", "GB", "TB"):
         if size < 999.95:
             break
         size, unit = size / 1000, larger
-    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+    return f"{size:.0f} {unit}" if unit == "B" else f"{size:{form}} {unit}"
 
 
 class Progress:
@@ -61,7 +61,9 @@ class Progress:
     def _pulled(self) -> None:
         if self._received < self._total:
             percent = 100 * self._received // self._total
-            self._say(f"{self._verb} {self._image}: {percent} % of {size_words(self._total)}")
+            # With so many digits that a slow registry's next sentence is another one.
+            here = size_words(self._received, ".4g")
+            self._say(f"{self._verb} {self._image}: {percent} % of {size_words(self._total)} ({here})")
 
     def _say(self, sentence: str, at_once: bool = False) -> None:
         now = self._clock()

@@ -30,7 +30,22 @@ def test_a_pull_says_how_much_of_how_much() -> None:
     watch.now = 1
     watch.progress.receive(903_000)
 
-    assert watch.said == ["Pulling busybox:1.36: 0 % of 2.1 MB", "Pulling busybox:1.36: 43 % of 2.1 MB"]
+    assert watch.said == [
+        "Pulling busybox:1.36: 0 % of 2.1 MB (0 B)",
+        "Pulling busybox:1.36: 43 % of 2.1 MB (903 kB)",
+    ]
+
+
+def test_a_slow_pull_of_a_large_image_says_something_else_each_second() -> None:
+    watch = Watch()
+    watch.progress.expect(14_000_000_000)
+    watch.progress.receive(1_700_000_000)
+    for _ in range(10):
+        watch.now += 1
+        watch.progress.receive(1_100_000)
+
+    assert len(set(watch.said)) == 11
+    assert watch.said[-1] == "Pulling busybox:1.36: 12 % of 14.0 GB (1.711 GB)"
 
 
 def test_a_pull_of_many_pieces_says_a_few_sentences_a_second() -> None:
@@ -51,7 +66,7 @@ def test_unpacking_is_the_news_once_everything_is_here() -> None:
     watch.progress.receive(50)
     watch.progress.unpacks(2, 2)
 
-    assert watch.said == ["Pulling busybox:1.36: 0 % of 100 B", "Unpacking busybox:1.36: layer 2 of 2"]
+    assert watch.said == ["Pulling busybox:1.36: 0 % of 100 B (0 B)", "Unpacking busybox:1.36: layer 2 of 2"]
 
 
 def test_an_image_of_one_layer_counts_none() -> None:
@@ -71,4 +86,4 @@ def test_what_has_to_come_again_is_taken_back() -> None:
     watch.now = 2
     watch.progress.receive(10)
 
-    assert watch.said[-1] == "Pulling busybox:1.36: 10 % of 100 B"
+    assert watch.said[-1] == "Pulling busybox:1.36: 10 % of 100 B (10 B)"
