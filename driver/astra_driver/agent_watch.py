@@ -10,7 +10,7 @@ import contextlib
 import logging
 import re
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 
 from astra_agent.errors import AstraError
@@ -89,14 +89,14 @@ class AgentWatch:
                 await self._asked.wait()
         return self.state
 
-    async def statuses(self) -> AsyncIterator[SlotStatus | None]:
-        """Changes of slots, and None after each time that all have been told. For ever."""
+    @contextlib.contextmanager
+    def statuses(self) -> Iterator[asyncio.Queue[SlotStatus | None]]:
+        """Gets changes of slots, and None after each time that all have been told; beyond a bound the oldest go."""
         self.start()
         queue: asyncio.Queue[SlotStatus | None] = asyncio.Queue(_BACKLOG)
         self._listeners.add(queue)
         try:
-            while True:
-                yield await queue.get()
+            yield queue
         finally:
             self._listeners.discard(queue)
 

@@ -1,8 +1,8 @@
 """
-What the user of a task reads of its slot: from one status to the next, the sentences that are new. Pure, but for the
-clock that paces progress.
+What the user of a task reads of its slot: from one status to the next, the sentences that are new. Pure; times are
+monotonic seconds.
 
-Nomad keeps ten events of a task, its own included: so few of ours, and progress at growing intervals.
+Nomad keeps ten events of a task, its own included: so few of ours, but for progress while a task is prepared.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from astra_agent.wire import AttemptStatus, SlotStatus
 _LONGEST = 300
 _UNTOLD_S = 1.0
 """A slot that is ready as soon as this has nothing to say of how it came to be."""
-_PROGRESS_FIRST_S = 3.0
-_PROGRESS_MAX_S = 60.0
+_PROGRESS_EVERY_S = 5.0
 _STORIES_MAX = 2000
 BARRIER = "Waiting at the gang barrier"
 
@@ -27,30 +26,32 @@ class Story:
     One slot's events so far.
 
     Attributes:
+        progress: The last that was told.
         progress_s: When progress may be told again.
     """
 
-    last: SlotStatus | None = None
+    last: SlotStatus | None
+    progress_s: float
     progress: str = ""
-    progress_s: float = float("-inf")
-    pause_s: float = _PROGRESS_FIRST_S
 
     def next(self, status: SlotStatus, now: float) -> tuple[str, ...]:
-        """The sentences to tell, of *status* at *now* (monotonic seconds)."""
+        """The sentences to tell at once, of *status*."""
         before, self.last = self.last, status
         if before is None or before.rev >= status.rev:
             return ()
-        return tuple(sentence[:_LONGEST] for sentence in (*self._progress(before, status, now), *news(before, status)))
+        return tuple(sentence[:_LONGEST] for sentence in (*self.paced(now), *news(before, status)))
 
-    def _progress(self, before: SlotStatus, status: SlotStatus, now: float) -> Iterator[str]:
-        if status.phase != "preparing" or not status.detail or status.detail == self.progress:
-            return
-        if now < self.progress_s:
-            return
-        self.progress = status.detail
-        self.progress_s = now + self.pause_s
-        self.pause_s = min(2 * self.pause_s, _PROGRESS_MAX_S)
-        yield status.detail
+    def paced(self, now: float) -> Iterator[str]:
+        """The newest progress, if its time has come."""
+        if self.last is not None and self.is_held and now >= self.progress_s:
+            self.progress, self.progress_s = self.last.detail, now + _PROGRESS_EVERY_S
+            yield self.progress[:_LONGEST]
+
+    @property
+    def is_held(self) -> bool:
+        """There is progress that has not been told."""
+        last = self.last
+        return last is not None and last.phase == "preparing" and last.detail not in ("", self.progress)
 
 
 class Stories:
@@ -58,6 +59,7 @@ class Stories:
 
     def __init__(self) -> None:
         self._by_slot: dict[str, Story] = {}
+        self._held: dict[str, Story] = {}
         self._is_first = True
 
     def next(self, status: SlotStatus, now: float) -> tuple[str, ...]:
@@ -67,8 +69,30 @@ class Stories:
             story = Story(last, progress_s=now + _UNTOLD_S)
         self._by_slot[status.slot] = story
         if len(self._by_slot) > _STORIES_MAX:
-            del self._by_slot[next(iter(self._by_slot))]
-        return story.next(status, now)
+            oldest = next(iter(self._by_slot))
+            del self._by_slot[oldest]
+            self._held.pop(oldest, None)
+        told = story.next(status, now)
+        self._hold(status.slot, story)
+        return told
+
+    def late(self, now: float) -> Iterator[tuple[SlotStatus, str]]:
+        """Progress that came too soon after other, and whose time has come since."""
+        for slot, story in tuple(self._held.items()):
+            for sentence in story.paced(now):
+                if story.last is not None:
+                    yield story.last, sentence
+            self._hold(slot, story)
+
+    def pause_s(self, now: float) -> float | None:
+        """Until there is something late. None: not before the next status."""
+        return max(0.0, min(story.progress_s for story in self._held.values()) - now) if self._held else None
+
+    def _hold(self, slot: str, story: Story) -> None:
+        if story.is_held:
+            self._held[slot] = story
+        else:
+            self._held.pop(slot, None)
 
     def synced(self) -> None:
         """All that is there has been told: what comes now is new."""

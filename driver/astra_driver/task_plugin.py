@@ -106,13 +106,11 @@ class TaskPlugin:
         self, _: driver_pb2.TaskEventsRequest, context: Context
     ) -> AsyncIterator[driver_pb2.DriverTaskEvent]:
         stories = Stories()
-        async for status in self._watch.statuses():
-            if status is None:
-                stories.synced()
-                continue
-            for sentence in stories.next(status, time.monotonic()):
-                if (event := _event(status, sentence)) is not None:
-                    yield event
+        with self._watch.statuses() as changes:
+            while True:
+                for status, sentence in await _told(stories, changes):
+                    if (event := _event(status, sentence)) is not None:
+                        yield event
 
     # The life of a task -------------------------------------------------------------------------------------------
 
@@ -188,6 +186,19 @@ def _agent_at(socket: str) -> tuple[Slots, AgentWatch]:
     client = AgentClient(socket)
     watch = AgentWatch(client)
     return Slots(client, watch), watch
+
+
+async def _told(stories: Stories, changes: asyncio.Queue[SlotStatus | None]) -> list[tuple[SlotStatus, str]]:
+    """Of which slot, what: by the next change, or once something is late."""
+    try:
+        async with asyncio.timeout(stories.pause_s(time.monotonic())):
+            status = await changes.get()
+    except TimeoutError:
+        return list(stories.late(time.monotonic()))
+    if status is None:
+        stories.synced()
+        return []
+    return [(status, sentence) for sentence in stories.next(status, time.monotonic())]
 
 
 def _event(status: SlotStatus, sentence: str) -> driver_pb2.DriverTaskEvent | None:

@@ -40,15 +40,29 @@ def test_the_same_status_again_is_no_news() -> None:
     assert stories.next(status(3, phase="ready"), 1.0) == ()
 
 
-def test_a_quick_preparation_says_nothing_and_a_slow_one_at_growing_intervals() -> None:
+def test_a_quick_preparation_says_nothing_and_a_slow_one_how_far_it_is_every_five_seconds() -> None:
     stories = listening()
     assert stories.next(status(1, detail="Checking the command"), 0.0) == ()
     told = [
         second
-        for second in range(1, 200)
+        for second in range(1, 30)
         if stories.next(status(second + 1, detail=f"Pulling: {second} %"), float(second))
     ]
-    assert told == [1, 4, 10, 22, 46, 94, 154]
+    assert told == [1, 6, 11, 16, 21, 26]
+
+
+def test_progress_that_came_too_soon_is_told_once_it_is_time() -> None:
+    stories = listening()
+    stories.next(status(1, detail="Checking the command"), 0.0)
+    assert stories.next(status(2, detail="Pulling: 0 %"), 0.2) == ()
+    assert stories.pause_s(0.2) == 0.8
+    assert [said for _, said in stories.late(0.9)] == []
+    assert [said for _, said in stories.late(1.0)] == ["Pulling: 0 %"]
+    assert stories.pause_s(1.0) is None
+    assert [said for _, said in stories.late(100.0)] == []
+    stories.next(status(3, detail="Pulling: 1 %"), 2.0)
+    assert stories.next(status(4, phase="ready", starts="when_ready"), 2.1) == ()
+    assert stories.pause_s(2.1) is None, "of what is ready, nobody wants to know how far it is"
 
 
 def test_a_task_that_starts_by_itself_does_not_wait_at_a_barrier() -> None:
