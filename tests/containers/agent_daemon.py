@@ -9,6 +9,7 @@ import asyncio
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,12 +33,19 @@ class AgentDaemon:
         coordinator: On `ADDRESS`, inside the machine's network.
     """
 
-    def __init__(self, folder: Path, network: Literal["host", "own"] = "host", **settings: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        network: Literal["host", "own"] = "host",
+        drives: Mapping[str, Path] | None = None,
+        **settings: Any,
+    ) -> None:
         self.folder = folder
         self.netns = folder / "machine.net"
         self.containerd = PrivateContainerd(folder / "containerd")
         self.coordinator = FakeCoordinator(address=ADDRESS, netns=self.netns)
         self._network = network
+        self._drives = drives or {}
         self._settings = settings
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -165,6 +173,8 @@ class AgentDaemon:
         lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]
         if self._network == "own":
             lines += ["[own_network]", 'bridge = "br0"', 'subnet = "10.83.3.0/24"', "prefix_len = 16"]
+        if self._drives:
+            lines += ["[drives]", *(f"{name} = {json.dumps(str(path))}" for name, path in self._drives.items())]
         (self.folder / "agent.toml").write_text("\n".join(lines))
 
 

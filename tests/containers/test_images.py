@@ -27,6 +27,7 @@ from astra_agent.containerd.services import LEASE_LIST
 from astra_agent.errors import HostFault, InvalidRequest
 from astra_agent.runtime import BindMount, ContainerPlan, ExitStatus, ImageConfig, PreparedImage
 from tests.containers.images import File, Folder, Image, Link
+from tests.containers.small_disk import small_disk
 
 pytestmark = pytest.mark.containers
 
@@ -83,6 +84,7 @@ class Machine:
             state_dir=state_dir,
             cgroup_parent=CGROUP_PARENT,
             init_path=init.program(),
+            logger_path=init.logger(),
             host_image=self.host,
             runc_root=containerd.runc_root,
         )
@@ -210,22 +212,11 @@ async def test_a_layer_that_is_no_tar_is_told(machine: Machine, tmp_path: Path) 
         await machine.prepare(f"oci-archive:{tmp_path}/x.tar")
 
 
-@contextmanager
-def small_disk() -> Iterator[Path]:
-    """16 MB."""
-    with tempfile.TemporaryDirectory(prefix="astra-") as folder:
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "astra-test", folder], check=True)
-        try:
-            yield Path(folder)
-        finally:
-            subprocess.run(["umount", "--lazy", folder], check=True)
-
-
 async def test_a_full_disk_is_told_as_one(tmp_path: Path) -> None:
     large = Image().layer({"data": File(os.urandom(24_000_000))}, compressed=False)
     large.write_oci_archive(tmp_path / "x.tar")
-    with small_disk() as disk:
-        containerd = PrivateContainerd(disk / "containerd")
+    with tempfile.TemporaryDirectory(prefix="astra-") as folder, small_disk(Path(folder), 16):
+        containerd = PrivateContainerd(Path(folder, "containerd"))
         await containerd.start()
         async with Client(containerd.socket, "full") as client:
             machine = Machine(client, containerd, tmp_path / "state")

@@ -64,7 +64,7 @@ class ContainerdContainers:
         cgroup_parent: See `cgroup_names`: where the cgroup of a container lies follows from it and the driver. The
             plans must say the same, so that it is found when nothing else of the container is known.
         init_path: The first process of containers, see `astra_agent.init.program`.
-        logger_path: The logger of containers, see `astra_agent.init.logger`; None: no container may want one.
+        logger_path: The logger of containers, see `astra_agent.init.logger`.
         host_image: What makes containers of the image `host`; None: with its default settings.
         snapshotter: Must work, or `probe` refuses.
         runc_root: Where runc keeps its state; None: containerd's default. See `Tasks`.
@@ -79,7 +79,7 @@ class ContainerdContainers:
         cgroup_parent: str,
         cgroup_driver: CgroupDriver = "cgroupfs",
         init_path: Path,
-        logger_path: Path | None = None,
+        logger_path: Path,
         host_image: HostImage | None = None,
         snapshotter: str = "overlayfs",
         runc_root: Path | None = None,

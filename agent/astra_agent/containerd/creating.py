@@ -36,7 +36,7 @@ class Creator:
         tasks: Tasks,
         host_image: HostImage,
         init_path: Path,
-        logger_path: Path | None,
+        logger_path: Path,
         cgroup_version: Literal[1, 2],
         cgroup_driver: CgroupDriver,
     ) -> None:
@@ -98,12 +98,8 @@ class Creator:
             raise HostFault(f"{plan.id} can't be created: {_cause(str(error))}") from error
 
     def _output(self, plan: ContainerPlan) -> str:
-        """Where the shim sends what the program says: a file takes both streams, so two of them need a logger."""
-        if plan.error_log_path is None:
-            return f"file://{quote(plan.log_path)}"
-        if self._logger_path is None:
-            raise HostFault("there is no logger to keep standard output and error apart; set logger_path")
-        paths = urlencode({"out": plan.log_path, "err": plan.error_log_path})
+        """Where the shim sends what the program says. Into a file of its own it writes until the first error only."""
+        paths = urlencode({"out": plan.log_path, "err": plan.error_log_path or plan.log_path})
         return f"binary://{quote(str(self._logger_path))}?{paths}"
 
     async def _check_labels(self, plan: ContainerPlan) -> None:

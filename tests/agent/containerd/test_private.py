@@ -50,6 +50,7 @@ async def run_one(containerd: PrivateContainerd, container: str) -> int:
             state_dir=containerd.root.parent / "agent",
             cgroup_parent=CGROUP,
             init_path=init.program(),
+            logger_path=init.logger(),
             runc_root=containerd.runc_root,
         )
         await containers.create(plan)
