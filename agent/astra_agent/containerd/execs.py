@@ -223,6 +223,7 @@ async def open_exec(
     Raises:
         NotFound: the container is not running.
         InvalidRequest: there is no such program in it.
+        HostFault: no FIFOs can be made, for want of room.
     """
     record, task = await asyncio.gather(tasks.record(container), tasks.get(container))
     alive = (tasks_pb2.RUNNING, tasks_pb2.CREATED) if waiting else (tasks_pb2.RUNNING,)
@@ -230,16 +231,23 @@ async def open_exec(
         raise NotFound(f"{container} is not running")
     process = exec_process(json.loads(record.spec.value), wish.args, wish.tty, wish.width, wish.height)
     own = folder / secrets.token_hex(8)
-    own.mkdir(parents=True, mode=0o700)
     opened = Exec(tasks, container, cgroup, cgroups, wish, own)
     try:
-        for name in ("stdin", "stdout", "stderr"):
-            os.mkfifo(own / name, 0o600)
+        _make_fifos(own)
         await opened.begin(json.dumps(process).encode())
     except BaseException:
         await opened.close()
         raise
     return opened
+
+
+def _make_fifos(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, mode=0o700)
+        for name in ("stdin", "stdout", "stderr"):
+            os.mkfifo(folder / name, 0o600)
+    except OSError as error:
+        raise HostFault(f"{folder} can't be made: {error.strerror}") from error
 
 
 async def answers_of(made: Exec, count: int) -> tuple[str, ...]:
