@@ -42,7 +42,7 @@ class Progress:
 
     def expect(self, total_bytes: int) -> None:
         self._total = total_bytes
-        self._pulled()
+        self._pulled(at_once=True)
 
     def receive(self, size_bytes: int) -> None:
         """So many more bytes are here. Negative: so many have to come again."""
@@ -58,12 +58,12 @@ class Progress:
             of = f": layer {layer} of {layers}" if layers > 1 else ""
             self._say(f"Unpacking {self._image}{of}", at_once=True)
 
-    def _pulled(self) -> None:
+    def _pulled(self, at_once: bool = False) -> None:
         if self._received < self._total:
             percent = 100 * self._received // self._total
             # With so many digits that a slow registry's next sentence is another one.
             here = size_words(self._received, ".4g")
-            self._say(f"{self._verb} {self._image}: {percent} % of {size_words(self._total)} ({here})")
+            self._say(f"{self._verb} {self._image}: {percent} % of {size_words(self._total)} ({here})", at_once)
 
     def _say(self, sentence: str, at_once: bool = False) -> None:
         now = self._clock()

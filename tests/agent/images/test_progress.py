@@ -36,6 +36,15 @@ def test_a_pull_says_how_much_of_how_much() -> None:
     ]
 
 
+def test_the_size_is_told_as_soon_as_it_is_known() -> None:
+    """Nothing else may come for long."""
+    watch = Watch()
+    watch.progress.asks()
+    watch.progress.expect(2_100_000)
+
+    assert watch.said == ["Pulling busybox:1.36", "Pulling busybox:1.36: 0 % of 2.1 MB (0 B)"]
+
+
 def test_a_slow_pull_of_a_large_image_says_something_else_each_second() -> None:
     watch = Watch()
     watch.progress.expect(14_000_000_000)
