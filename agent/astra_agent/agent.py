@@ -449,7 +449,7 @@ class Agent:
             for index in slot.record.request.gpus:
                 if index in lost:
                     where = f"GPU {index} ({lost[index]}) of {self._config.name}"
-                    slot.stop_alone(f"{where} is lost: {gone[lost[index]]}")
+                    slot.lose(f"{where} is lost: {gone[lost[index]]}")
             slot.inventory_changed()
         self.facts_changed.set()
 

@@ -172,6 +172,14 @@ class Slot:
         """The agent itself ends what runs, at once: somebody else may take its place the next moment."""
         self._stop_through(self.record.newest, _wish(0.0, why), term=self.record.term)
 
+    def lose(self, why: str) -> None:
+        """What its programs had is gone from the machine: what runs is ended, and no other attempt can start here."""
+        self.stop_alone(why)
+        record = self.record
+        # One that starts by itself ends with its program, whose end says why.
+        if record.phase == "ready" and record.ending is None and record.request.starts == "when_told":
+            self._save_or_go_on(replace(record, phase="failed", detail=why, fault="machine"), must_go_on=True)
+
     def _check_term(self, term: int) -> None:
         if term < self.record.term:
             raise Stale(f"term {term} is older than {self.record.term}, which slot {self.id} has obeyed")

@@ -151,7 +151,9 @@ async def test_a_lost_gpu_ends_its_own_worker_as_the_machines_fault_and_no_other
         ended = machine.attempt(0, "mine-0")
         assert ended.fault == "machine"
         assert ended.detail == f"GPU 5 ({address}.0) of gpu-1 is lost: GPU 5: GPU is lost"
+        assert (machine.status("mine-0").phase, machine.status("mine-0").fault) == ("failed", "machine")
         assert machine.attempt(0, "other-0").state == "running"
+        assert machine.status("other-0").phase == "ready"
     finally:
         await machine.crash()
 

@@ -191,6 +191,7 @@ def test_a_gpu_that_falls_off_the_bus_moves_its_own_run_and_is_back_after_a_rese
     before = change(cluster, "dgx-1", lose_gpu_5)
     eventually(lambda: machines(cluster, "high") not in (["dgx-1"], [None]), "high moves")
     eventually(lambda: cluster.phase("high") == "Running", "high runs again")
+    assert job(cluster, "high")["status"]["attempt"] == 1, "none is tried where the GPU is gone"
     (worker,) = job(cluster, "high")["status"]["workers"]
     assert worker["failures"] == 0
     assert "is lost: GPU 5: GPU is lost" in " ".join(e["sentence"] for e in cluster.json("events", "high")["items"])

@@ -86,7 +86,7 @@ def broken(state: RunState, now: float) -> Moved | None:
         state = next_attempt(state, state.members, state.start_at, why, now)
     if state.faults > _FAULTS_IN_PLACE:
         unusable |= failed
-    told = first.slot is not None and (_is_nobodys_fault(first) or first.slot.stuck is not None)
+    told = _is_nobodys_fault(first) or _has_been_judged(first)
     said: list[Decision] = [] if told else [Tell(why, rank=first.rank, level="warning", slots="at once")]
     state, moved = replace_slots(state, unusable, why, now)
     return state, [*said, *moved]
@@ -121,6 +121,14 @@ def _why_broken(state: RunState, worker: Worker) -> str:
 def _is_nobodys_fault(worker: Worker) -> bool:
     """Its machine is lost, or has to be left."""
     return worker.slot is not None and (worker.slot.lost or bool(worker.slot.withdrawn))
+
+
+def _has_been_judged(worker: Worker) -> bool:
+    """What is wrong with its slot was told when its last attempt ended."""
+    slot = worker.slot
+    if slot is None or (slot.stuck is None and slot.phase != "failed"):
+        return False
+    return slot.stuck is not None or any(seen.attempt < worker.attempt for seen in slot.attempts)
 
 
 def _pay_back(state: RunState, now: float) -> RunState:

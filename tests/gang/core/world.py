@@ -558,6 +558,16 @@ class World:
         self._report(machine, slot)
         self.after(self.random.uniform(0.05, 3.0), lambda: self._prepared(machine, slot))
 
+    def lose_device(self, machine: Machine, slot: SlotOnMachine) -> None:
+        """What its programs had is gone: its agent ends them, and can start no other one there."""
+        slot.phase, slot.detail, slot.fault = "failed", "GPU 5 is lost", "machine"
+        for container in slot.containers.values():
+            if container.state != "exited":
+                container.fault = "machine"
+        self._report(machine, slot)
+        if slot.containers:
+            self._stop(machine, slot, max(slot.containers))
+
     def trouble(self) -> None:
         """One random misfortune; schedules the next."""
         machine = self.random.choice(list(self.machines.values()))
@@ -577,6 +587,8 @@ class World:
                 self.feed(self.random.choice(live), StopAsked())
         elif what < 0.85 and (slots := [slot for slot in machine.slots.values() if slot.phase != "finished"]):
             self.end_from_outside(machine, self.random.choice(slots))
+        elif what < 0.9 and (slots := [slot for slot in machine.slots.values() if slot.phase == "ready"]):
+            self.lose_device(machine, self.random.choice(slots))
         if self.faults:
             self.after(self.random.uniform(0.5, 60.0), self.trouble)
 
