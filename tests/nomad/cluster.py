@@ -76,7 +76,7 @@ class Agent:
         self.name = name
         self.socket = folder / "agent.sock"
         self.containerd = PrivateContainerd(folder / "containerd")
-        self.cgroup_parent = f"/astraeus-nomad-{name}"
+        self.cgroup_parent = f"/astraeus-{folder.parents[1].name}-{name}"
         self._netns = netns
         self._settings = settings
         self._process: subprocess.Popen[bytes] | None = None

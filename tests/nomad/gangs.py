@@ -197,9 +197,17 @@ class NomadGangs(RunsOverHttp):
     def nomad_node(self, action: str, *words: str) -> None:
         """*words*: flags, then the machine."""
         *flags, machine = words
-        nodes = {node["Name"]: node["ID"] for node in json.loads(self.cluster.nomad("node", "status", "-json"))}
         more = ("-detach", "-yes") if action == "drain" else ()
-        self.cluster.nomad("node", action, *flags, *more, nodes[machine])
+        self.cluster.nomad("node", action, *flags, *more, self._node_id(machine))
+
+    def node(self, machine: str) -> Json:
+        """Whole."""
+        document: Json = json.loads(self.cluster.nomad("node", "status", "-json", self._node_id(machine)))
+        return document
+
+    def _node_id(self, machine: str) -> str:
+        nodes = json.loads(self.cluster.nomad("node", "status", "-json"))
+        return next(str(node["ID"]) for node in nodes if node["Name"] == machine)
 
     def evaluations(self, job: str) -> int:
         """How many there have been for the job."""
