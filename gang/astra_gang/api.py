@@ -4,6 +4,7 @@ The HTTP API: decode, call, encode. What goes wrong is JSON with one sentence, w
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable, Collection
@@ -13,11 +14,11 @@ from typing import Any
 
 from aiohttp import hdrs, web
 
-from astra_agent.errors import AstraError, InvalidRequest, NotFound, handling
+from astra_agent.errors import AstraError, InvalidRequest, NotFound, Unavailable, handling
 from astra_gang import draining, metrics, view
 from astra_gang.clock import Clock
 from astra_gang.core import Phase, earned_back
-from astra_gang.engine import Engine
+from astra_gang.engine import Engine, Machine
 from astra_gang.follow import Follow, worker_of
 from astra_gang.intake import Intake
 from astra_gang.link import Links
@@ -38,6 +39,8 @@ _JOB = f"{_JOBS}/{{name}}"
 _NAMES = f"{_WORKSPACE}/names"
 _WITHOUT_TOKEN = ("/v1/health", "/v1/agents/")
 """Agents have a token of their own, which their handlers check."""
+_ENGINE_S = 5.0
+"""For the engine to say which machines there are, where half of the answer is better than none in time."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -111,12 +114,20 @@ class Api:
         runs = (run.state for run in self._loop.ledger.all())
         told = metrics.text(
             runs,
-            await self._engine.machines(),
+            await self._machines_in_time(),
             workspaces=self._workspaces,
             term=self._term,
             ok=self._loop.trouble is None,
         )
         return web.Response(text=told, headers={hdrs.CONTENT_TYPE: metrics.CONTENT_TYPE})
+
+    async def _machines_in_time(self) -> tuple[Machine, ...] | None:
+        """None where the engine does not say: whoever looks wants the rest then more than ever."""
+        try:
+            async with asyncio.timeout(_ENGINE_S):
+                return await self._engine.machines()
+        except (Unavailable, TimeoutError):
+            return None
 
     async def _get_machines(self, request: web.Request) -> web.Response:
         Query(request, ())

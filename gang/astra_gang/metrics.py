@@ -15,20 +15,24 @@ Labels = tuple[tuple[str, str], ...]
 
 
 def text(
-    runs: Iterable[RunState], machines: Iterable[Machine], *, workspaces: Iterable[str], term: int, ok: bool
+    runs: Iterable[RunState], machines: Iterable[Machine] | None, *, workspaces: Iterable[str], term: int, ok: bool
 ) -> str:
     """
     Args:
         runs: All that are remembered, ended ones too.
+        machines: None: the engine does not say; then nothing is said of them.
         ok: Whether records can be written.
     """
-    told, there = tuple(runs), tuple(machines)
+    told, there = tuple(runs), tuple(machines or ())
     lines: list[str] = []
     _add(lines, "coordinator_up", "Whether its records can be written.", {(): int(ok)})
     _add(lines, "coordinator_term", "Of this coordinator; it grows whenever another one takes over.", {(): term})
     _add(lines, "runs", "Runs that have not ended, by phase.", _live(told, workspaces))
     _add(lines, "runs_ended", "Runs that have ended and are remembered.", _ended(told, workspaces))
     _add(lines, "run_attempts", "Attempts of runs that have not ended: one, and one for each restart.", _attempts(told))
+    _add(lines, "engine_up", "Whether the engine says which machines there are.", {(): int(machines is not None)})
+    if machines is None:
+        return "\n".join(lines) + "\n"
     _add(lines, "machines", "Machines, by whether work may go there.", _states(there))
     held = ((m, len(m.facts.gpus) - len(m.free_gpus)) for m in there)
     _add(lines, "machine_gpus", "GPUs that a machine offers.", _each((m, len(m.facts.gpus)) for m in there))

@@ -80,6 +80,13 @@ def test_every_series_has_its_type_and_a_line_about_it() -> None:
     assert read(text)["astra_coordinator_up{}"] == 0
 
 
+def test_without_word_of_the_engine_nothing_is_said_of_machines_and_the_rest_is() -> None:
+    found = read(metrics.text([record().state], None, workspaces=("default",), term=3, ok=False))
+    assert found["astra_engine_up{}"] == 0
+    assert found["astra_coordinator_term{}"] == 3
+    assert not [name for name in found if name.startswith("astra_machine")]
+
+
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[FakeCluster]:
     async with FakeCluster(tmp_path, machines=2) as made:
@@ -96,5 +103,6 @@ async def test_prometheus_asks_with_the_operators_token(cluster: FakeCluster) ->
     assert found['astra_runs{workspace="default",phase="Running"}'] == 1
     assert found['astra_machine_gpus_held{machine="m1"}'] == 8
     assert found["astra_coordinator_up{}"] == 1
+    assert found["astra_engine_up{}"] == 1
     async with cluster.session.get(f"{cluster.url}/v1/metrics", headers={"Authorization": "Bearer wrong"}) as answer:
         assert answer.status == 401
