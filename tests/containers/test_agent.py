@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from tests.containers.agent_daemon import ADDRESS, AgentDaemon
 from tests.containers.images import Image
 
 SLOT = "llama-0"
+STOP_S = 5.0
+"""In which an agent that is told to end has ended by itself: the unit waits for it a little longer."""
 
 
 def arm(number: int = 0, slot: str = SLOT, hosts: dict[str, str] | None = None) -> Arm:
@@ -158,14 +161,35 @@ async def test_a_killed_containerd_comes_back_and_everything_goes_on(daemon: Age
     await daemon.attempt(SLOT, 1, "running")
 
 
-async def test_sigterm_ends_the_agent_and_no_container(daemon: AgentDaemon) -> None:
-    await daemon.ready(SLOT, "sleep 1000")
+@pytest.mark.parametrize("hangs", [False, True], ids=["containerd answers", "containerd hangs"])
+async def test_sigterm_ends_the_agent_in_time_and_no_container(daemon: AgentDaemon, hangs: bool) -> None:
+    """Also in the middle of everything: an arming, a log that is followed, a program beside the worker."""
+    await daemon.ready(SLOT, "echo begun; sleep 1000")
     await run(daemon)
     await daemon.attempt(SLOT, 0, "running")
     before = daemon.pids(SLOT)
-    assert daemon.end_agent() == 0
-    assert daemon.pids(SLOT) == before
+    await daemon.coordinator.open_stream("l1", LogsRequest(slot=SLOT, follow=True))
+    await daemon.coordinator.open_stream("e1", ExecRequest(slot=SLOT, command=("sleep", "1000")))
+    with hanging(daemon.containerd.pid) if hangs else contextlib.nullcontext():
+        if hangs:
+            await daemon.coordinator.tell(arm(1))
+            await daemon.put("llama-1", "sleep 1000")
+            await asyncio.sleep(1)
+        began_s = time.monotonic()
+        assert daemon.end_agent() == 0
+        took_s = time.monotonic() - began_s
+    assert took_s < STOP_S, f"it took {took_s:.1f} s"
+    assert set(before) <= set(daemon.pids(SLOT))
     assert not daemon.socket.exists()
+
+
+@contextlib.contextmanager
+def hanging(pid: int) -> Iterator[None]:
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
 
 
 async def test_a_log_is_followed_and_a_program_run_beside_the_worker(daemon: AgentDaemon) -> None:
