@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from tests.vm.machine import ROOT, Machine, MachineError
 
 MACHINES = ("m1", "m2", "m3", "m4")
 PORT = 7411
-_SLOW = "[Service]\nTimeoutStartSec=900\nWatchdogSec=600\n"
+SLOW = "[Service]\nTimeoutStartSec=900\nWatchdogSec=600\n"
 """Emulated, and beside whatever else runs here: a start takes a minute."""
 _EMBEDDED = "[Service]\nDynamicUser=no\n"
 """Agents' sockets are root's."""
@@ -49,19 +50,17 @@ def unit(name: str) -> str:
     return "astra-agent" if name == "m1" else f"astra-agent-{name}"
 
 
-def four_machines(machine: Machine) -> None:
-    """As `installed`, with everything up and linked."""
-    machine.prepared("installed", installed)
+def install_agents(machine: Machine, names: Sequence[str]) -> None:
+    """A coordinator's unit and files, and an agent's for each of *names*: the first as shipped, others made from it."""
     machine.run(
-        f"{PATH} astra coordinator install; astra agent install --name m1 --coordinator http://127.0.0.1:{PORT}"
+        f"{PATH} astra coordinator install; astra agent install --name {names[0]} --coordinator http://127.0.0.1:{PORT}"
     )
     shipped = machine.run("cat /etc/systemd/system/astra-agent.service")
     settings = machine.run("cat /etc/astraeus/agent.toml")
-    sockets = ""
-    for name in MACHINES:
-        own = "" if name == "m1" else f"-{name}"
-        text = settings.replace('name = "m1"', f'name = "{name}"').replace("/astraeus/agent", f"/astraeus{own}/agent")
-        text = text.replace("/etc/astraeus" + own, "/etc/astraeus")
+    for name in names:
+        own = "" if name == names[0] else f"-{name}"
+        text = settings.replace(f'name = "{names[0]}"', f'name = "{name}"')
+        text = text.replace("/astraeus/agent", f"/astraeus{own}/agent").replace("/etc/astraeus" + own, "/etc/astraeus")
         if own:
             text = (
                 f'name_server = ""\ncontainerd_namespace = "astraeus{own}"\ncgroup_parent = "/astraeus{own}"\n' + text
@@ -69,10 +68,18 @@ def four_machines(machine: Machine) -> None:
             ours = shipped.replace("agent.toml", f"{name}.toml").replace("=astraeus\n", f"=astraeus{own}\n")
             machine.write(f"/etc/systemd/system/{unit(name)}.service", ours)
         machine.write(f"/etc/astraeus/{name if own else 'agent'}.toml", text + '[drives]\nwork = "/written"\n')
-        machine.write(f"/etc/systemd/system/{unit(name)}.service.d/slow.conf", _SLOW)
-        sockets += f'{name} = "/run/astraeus{own}/agent.sock"\n'
+        machine.write(f"/etc/systemd/system/{unit(name)}.service.d/slow.conf", SLOW)
+    machine.write("/etc/systemd/system/astra-coordinator.service.d/slow.conf", SLOW)
+
+
+def four_machines(machine: Machine) -> None:
+    """As `installed`, with everything up and linked."""
+    machine.prepared("installed", installed)
+    install_agents(machine, MACHINES)
+    folders = {name: "astraeus" if name == "m1" else f"astraeus-{name}" for name in MACHINES}
+    sockets = "".join(f'{name} = "/run/{folder}/agent.sock"\n' for name, folder in folders.items())
     machine.write("/etc/astraeus/coordinator.toml", _COORDINATOR + sockets)
-    machine.write("/etc/systemd/system/astra-coordinator.service.d/slow.conf", _SLOW + _EMBEDDED)
+    machine.write("/etc/systemd/system/astra-coordinator.service.d/embedded.conf", _EMBEDDED)
     units = " ".join(map(unit, MACHINES))
     machine.run(f"systemctl daemon-reload; systemctl enable {units} astra-coordinator", timeout_s=900)
     machine.run(f"systemctl start {units} astra-coordinator", timeout_s=1800)
@@ -92,6 +99,7 @@ class Cluster:
     """To be made anew when the machine has been rewound."""
 
     machine: Machine
+    workers: int = len(MACHINES)
     _port: int = 0
 
     def astra(self, *words: str) -> str:
@@ -133,27 +141,31 @@ class Cluster:
 
     # What workers wrote -----------------------------------------------------------------------------------------------
 
-    def written(self) -> dict[int, list[tuple[int, int]]]:
-        """By rank, each line: attempt, number. Where the power failed, a file may have zeros before the next line."""
+    def lines(self) -> dict[int, list[list[str]]]:
+        """By rank, the words of each line. Where the power failed, a file may have zeros before the next line."""
         found = {}
-        for rank in range(len(MACHINES)):
+        for rank in range(self.workers):
             lines = self.machine.run(f"cat /written/{rank} 2>/dev/null || true").replace("\0", "").splitlines()
-            found[rank] = [(int(attempt), int(number)) for attempt, number in (line.split() for line in lines)]
+            found[rank] = [line.split() for line in lines]
         return found
+
+    def written(self) -> dict[int, list[tuple[int, int]]]:
+        """By rank, each line: attempt, number."""
+        return {rank: [(int(line[0]), int(line[1])) for line in lines] for rank, lines in self.lines().items()}
 
     def until_each_wrote(self, count: int) -> None:
         """*count* more lines."""
-        before = {rank: len(lines) for rank, lines in self.written().items()}
+        before = {rank: len(lines) for rank, lines in self.lines().items()}
         deadline_s = time.monotonic() + 900
-        while any(len(lines) < before[rank] + count for rank, lines in self.written().items()):
+        while any(len(lines) < before[rank] + count for rank, lines in self.lines().items()):
             if time.monotonic() > deadline_s:
-                raise MachineError(f"a worker does not write: {before}, {self.written()}")
+                raise MachineError(f"a worker does not write: {before}, {self.lines()}")
             time.sleep(2)
 
     def programs(self) -> dict[str, str]:
         """By container: the process IDs of its first process and its shell, on the machine."""
         said = self.machine.run(
             "for c in /sys/fs/cgroup/astraeus*/g-*; do "
-            "echo $c $(for p in $(cat $c/cgroup.procs); do grep -lE '^(sh|astra-init)$' /proc/$p/comm; done); done"
+            "echo $c $(for p in $(cat $c/cgroup.procs); do grep -lE '^(sh|[.]?astra-init)$' /proc/$p/comm; done); done"
         )
         return {line.split()[0]: " ".join(line.split()[1:]) for line in said.splitlines()}

@@ -120,12 +120,15 @@ class Machine:
 
     # Its life ---------------------------------------------------------------------------------------------------------
 
-    def prepared(self, name: str, make: Callable[[Machine], None]) -> None:
+    def prepared(self, name: str, make: Callable[[Machine], None], *made_from: Path) -> None:
         """
         Its state after *make*, memory and disk: made once and kept until this tree changes, taken up again in seconds
         from then on. *make* begins at the state that it leaves the machine in when it was just taken up.
+
+        Args:
+            made_from: Files that this state was made from besides those of every state.
         """
-        key, kept = f"{self._kind()} {_tree()}", self.folder / f"kept-{name}"
+        key, kept = " ".join((self._kind(), _tree(), *map(_sum, made_from))), self.folder / f"kept-{name}"
         if not kept.exists() or kept.read_text() != key:
             kept.unlink(missing_ok=True)
             make(self)
@@ -272,6 +275,11 @@ def _tree() -> str:
             found.update(f"{path.relative_to(ROOT)} {path.stat().st_size}".encode())
             found.update(path.read_bytes())
     return found.hexdigest()
+
+
+def _sum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _until_prompt(monitor: socket.socket) -> str:

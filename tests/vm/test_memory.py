@@ -57,7 +57,7 @@ def test_a_worker_is_a_unit_whose_limits_outlive_what_is_done_to_the_manager(by_
     assert "Active: active (running)" in machine.run(f"systemctl status --no-pager {scope}")
     programs = (
         f"for p in $(cat /sys/fs/cgroup{cgroup}/cgroup.procs); "
-        "do grep -lE '^(sh|astra-init)$' /proc/$p/comm; done 2>/dev/null || true"
+        "do grep -lE '^(sh|[.]?astra-init)$' /proc/$p/comm; done 2>/dev/null || true"
     )
     before = machine.run(programs)
     assert before != ""
