@@ -17,6 +17,7 @@ from astra_agent.containerd import proc
 from astra_agent.errors import AstraError
 from astra_cli.dev import control, lock, sweep
 from astra_cli.dev.requests import LinkRequest, Status
+from tests import cgroups
 from tests.containers.dev_cluster import DevCluster, kill
 from tests.fakes.eventually import eventually
 from tests.runs_over_http import DRIVE, Json, RunsOverHttp, held
@@ -81,10 +82,10 @@ class Gangs(RunsOverHttp):
 
     def program(self, name: str, rank: int, attempt: int) -> int:
         """Process ID of a worker's program; of an armed worker, of what will become its first process."""
-        pids = proc.Cgroups.of_this_machine().processes(self.cgroup(name, rank, attempt))
-        started = [pid for pid in pids if not proc.is_init(pid)]
+        found = proc.Cgroups.of_this_machine().processes(self.cgroup(name, rank, attempt))
+        pids = cgroups.oldest_first(found)
         assert pids, f"attempt {attempt} of rank {rank} of {name} has no process"
-        return min(started or pids)
+        return next((pid for pid in pids if not proc.is_init(pid)), pids[0])
 
     def shim(self, name: str, rank: int, attempt: int) -> int:
         item = self.ranks(name)["items"][rank]

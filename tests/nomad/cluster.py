@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from astra_agent import holder, namespaces
-from astra_agent.containerd import proc
 from astra_agent.containerd.private import PrivateContainerd
 from tests import cgroups
 from tests.containers.dev_cluster import kill
@@ -131,13 +130,8 @@ class Agent:
         return cgroups.processes(self.cgroup_parent, slot_part)
 
     def attempt(self, number: int) -> list[int]:
-        """
-        As `pids`, of all containers of this attempt, in the order in which each container has them: its first process
-        and the program come first, however often the machine's own numbers begin anew.
-        """
-        pids = cgroups.processes(self.cgroup_parent, end=f"-a{number}")
-        inside = {pid: proc.status(pid).get("NSpid", "").split()[1:2] for pid in pids}
-        return sorted((pid for pid in pids if inside[pid]), key=lambda pid: int(inside[pid][0]))
+        """As `pids`, of all containers of this attempt, oldest first."""
+        return cgroups.oldest_first(cgroups.processes(self.cgroup_parent, end=f"-a{number}"))
 
     def _write_configuration(self) -> None:
         values: dict[str, Any] = {
