@@ -83,6 +83,7 @@ def test_the_disk_of_the_agent(cluster: NomadCluster) -> None:
         before = int((data / "count").read_text())
         eventually(lambda: int((data / "count").read_text() or 0) > before + 5, "what runs goes on")
         filler.unlink()
+        cluster.ready()
         cluster.submit(job("late", "echo hello of late"))
         assert cluster.logs(cluster.reaches("late", "complete")["ID"]) == "hello of late\n"
         (data / "end").touch()
