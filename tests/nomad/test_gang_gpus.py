@@ -113,17 +113,18 @@ def has_its_own(
     gangs: NomadGangs, name: str, diary: Diary, each: int, *, attempt: int = 0, job: str = ""
 ) -> dict[str, set[int]]:
     """Every worker has *each* GPUs, those that Nomad has booked for it on its machine. Returns them by machine."""
-    booked = {a["NodeName"]: gpus_of(a) for a in running_allocations(gangs, job or gangs.job_of(name)[:-1])}
+    booked = {a["NodeName"]: gpus_of(a) for a in live_allocations(gangs, job or gangs.job_of(name)[:-1])}
     found = {machine: given(diary, rank, attempt).gpus for rank, machine in enumerate(places(gangs, name))}
     assert {machine: {uuids(machine)[index] for index in gpus} for machine, gpus in found.items()} == booked
     assert {len(gpus) for gpus in found.values()} == {each}
     return found
 
 
-def running_allocations(gangs: NomadGangs, prefix: str) -> list[dict[str, Any]]:
-    """Of all jobs whose name begins so, whole."""
+def live_allocations(gangs: NomadGangs, prefix: str) -> list[dict[str, Any]]:
+    """Of all jobs whose name begins so, with their resources. Nomad hears a little late that one runs."""
     found = gangs.cluster.asked("/v1/allocations?resources=true&namespace=default")
-    return [a for a in found if a["JobID"].startswith(prefix) and a["ClientStatus"] == "running"]
+    live = [a for a in found if a["DesiredStatus"] == "run" and a["ClientStatus"] in ("pending", "running")]
+    return [a for a in live if a["JobID"].startswith(prefix)]
 
 
 def gpus_of(allocation: dict[str, Any]) -> set[str]:
