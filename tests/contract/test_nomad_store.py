@@ -296,6 +296,24 @@ async def test_one_that_lost_it_to_nobody_while_nomad_refused_it_has_it_again(
         task.cancel()
 
 
+async def test_one_that_lost_it_to_one_who_has_left_again_ends(
+    server: NomadServer, offices: tuple[Office, Office]
+) -> None:
+    """Whoever had it may have begun a term."""
+    one, two = offices
+    await one.take()
+    keeping = asyncio.ensure_future(one.keep())
+    server.variables.refusing = (403, "Permission denied")
+    await asyncio.sleep(2 * server.variables.lock_lasts_s)
+    keeping.cancel()
+    server.variables.refusing = None
+    await two.take()
+    await two.leave()
+    with pytest.raises(Stale, match=r"another coordinator has (had )?the (lock|lease)"):
+        async with asyncio.timeout(5):
+            await one.keep()
+
+
 async def test_while_nomad_is_away_the_office_is_kept(server: NomadServer, offices: tuple[Office, Office]) -> None:
     one, _ = offices
     await one.take()

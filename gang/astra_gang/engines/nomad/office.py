@@ -98,16 +98,13 @@ class LockOffice:
         """Or take it again, when it ran out while Nomad refused us, as for a token that expired, and nobody has it."""
         try:
             await self._api.renew_lock(self._path, self._lock)
-        except Conflict:
-            try:
+        except Conflict as error:
+            # Whoever takes it writes its name, which outlives the lock: one that has left again may have begun a term.
+            if (await self._api.variable(self._path)).items.get("holder") != self._name:
+                why = f"another coordinator has had the lock {self._path}: this one ends; workers go on"
+                raise Stale(why) from error
+            with contextlib.suppress(Conflict):  # for a moment after its time is over nobody gets it
                 await self._acquire()
-            except Conflict as error:
-                # Whoever takes it writes its name; for a moment after its time is over nobody gets it.
-                if (await self._api.variable(self._path)).items.get("holder") != self._name:
-                    raise Stale(
-                        f"another coordinator has the lock {self._path}: this one ends; workers go on"
-                    ) from error
-            else:
                 _log.warning("office_taken_again lock=%s", self._path)
 
     async def leave(self) -> None:
