@@ -57,7 +57,9 @@ class Library:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, self._in_thread, call, about)
         except Denied as error:
-            raise await self._transport.explained(error, namespace) from error
+            if (explained := await self._transport.explained(error, namespace)) is error:
+                raise
+            raise explained from error
 
     def _in_thread(self, call: Callable[[Any], _T], about: Call) -> _T:
         with requests.Session() as session:

@@ -28,9 +28,11 @@ from astra_gang.engines.nomad.refusals import Call, Denied, Need, of_token, refu
 _log = logging.getLogger(__name__)
 
 PATIENCE_S = 15.0
-"""How long after its begin a read that failed is asked again. An election takes a few seconds."""
+"""How long after its first failure a read is asked again. An election takes a few seconds."""
 ANSWER_S = 10.0
 """For an answer that Nomad does not hold back."""
+_TOKEN_S = 2.0
+"""For what Nomad says of a token, on top of the answer that it explains."""
 _CONNECT_S = 5.0
 _CONNECTIONS = 48
 """Of the 100 that a server lets one address have by default."""
@@ -137,14 +139,14 @@ class Transport:
         asked = dict(query or {})
         if index:
             asked |= {"index": str(index), "wait": f"{wait_s:g}s"}
-        held_s = wait_s + wait_s / _JITTER if index else 0.0
-        within_s = ANSWER_S + held_s
+        within_s = ANSWER_S + (wait_s + wait_s / _JITTER if index else 0.0)
         now = asyncio.get_running_loop().time
-        until = now() + held_s + self._patience_s
+        until: float | None = None
         for pause_s in _pauses():
             try:
                 return await self.ask("GET", path, what, need, namespace=namespace, query=asked, within_s=within_s)
             except Unavailable as error:
+                until = now() + self._patience_s if until is None else until
                 if now() + pause_s > until:
                     raise
                 _log.info("nomad_asked_again what=%r reason=%r", what, str(error))
@@ -189,15 +191,14 @@ class Transport:
 
     async def explained(self, error: AstraError, namespace: str) -> AstraError:
         """The same, but for a denial whose reason is the token itself."""
-        if isinstance(error, Denied) and self.access.token_file is not None:
-            return await self.bad_token(namespace) or error
-        return error
+        return (await self.bad_token(namespace) or error) if isinstance(error, Denied) else error
 
     async def bad_token(self, namespace: str) -> Unavailable | None:
         """That the token is none any more; None: it is one, or Nomad does not say, as of the identity of a job."""
-        timeout = aiohttp.ClientTimeout(total=ANSWER_S, connect=_CONNECT_S)
+        timeout = aiohttp.ClientTimeout(total=_TOKEN_S)
         try:
-            if (self.access.token() or "").count(".") == _DOTS_OF_IDENTITY:
+            token = self.access.token()
+            if not token or token.count(".") == _DOTS_OF_IDENTITY:
                 return None
             async with self.open("GET", "/v1/acl/token/self", namespace=namespace, timeout=timeout) as answer:
                 body = _parsed((await answer.read()).decode(errors="replace"))
