@@ -15,6 +15,7 @@ from astra_gang.core.proof import is_proving, is_unproved, needs_proof
 from astra_gang.core.record import open_attempt, record_attempt
 from astra_gang.core.slots import (
     attempt_in,
+    has_lost_device,
     has_started,
     is_armed,
     is_ready,
@@ -72,21 +73,22 @@ def broken(state: RunState, now: float) -> Moved | None:
         return None
     first = state.workers[min(unusable | failed | again)]
     why = _why_broken(state, first)
-    lost = {rank for rank in unusable if _is_nobodys_fault(state.workers[rank])}
-    if lost and state.policy.on_failure is OnFailure.FAIL_JOB and state.phase is Phase.STARTING:
+    hit = {rank for rank in unusable if _is_hit(state.workers[rank])}
+    if hit and state.policy.on_failure is OnFailure.FAIL_JOB and state.phase is Phase.STARTING:
         return end(state, Outcome.FAILED, why, now)
-    if unusable - lost or failed:
+    if unusable - hit or failed:
         state = replace(state, faults=state.faults + 1)
     if state.faults > state.policy.faults_limit:
         why = sentences.faults_spent(why, state.faults)
         return end(state, Outcome.FAILED, why, now, refused=never_ran(state))
-    if lost:
+    told = _is_nobodys_fault(first) or (_is_hit(first) and state.phase_since == now)  # told by who judged it just now
+    if hit:
         state = _pay_back(state, now)
     if state.recorded:
         state = next_attempt(state, state.members, state.start_at, why, now)
     if state.faults > _FAULTS_IN_PLACE:
         unusable |= failed
-    told = _is_nobodys_fault(first) or _has_been_judged(first)
+    told = told or (first.slot is not None and first.slot.stuck is not None)
     said: list[Decision] = [] if told else [Tell(why, rank=first.rank, level="warning", slots="at once")]
     state, moved = replace_slots(state, unusable, why, now)
     return state, [*said, *moved]
@@ -112,6 +114,9 @@ def _why_broken(state: RunState, worker: Worker) -> str:
         return sentences.leaves(worker, slot)
     if slot.stuck is not None:
         return slot.stuck
+    if has_lost_device(slot):
+        failed = has_started(worker)
+        return sentences.worker_failed(worker, slot.machine, slot.detail) if failed else sentences.leaves(worker, slot)
     if is_returning(slot):
         return sentences.gang_restart(worker) if len(state.workers) > 1 else sentences.task_restart(worker)
     what = slot.detail or "its container ended before it was started"
@@ -123,16 +128,13 @@ def _is_nobodys_fault(worker: Worker) -> bool:
     return worker.slot is not None and (worker.slot.lost or bool(worker.slot.withdrawn))
 
 
-def _has_been_judged(worker: Worker) -> bool:
-    """What is wrong with its slot was told when its last attempt ended."""
-    slot = worker.slot
-    if slot is None or (slot.stuck is None and slot.phase != "failed"):
-        return False
-    return slot.stuck is not None or any(seen.attempt < worker.attempt for seen in slot.attempts)
+def _is_hit(worker: Worker) -> bool:
+    """By what befell its machine, which says nothing of the attempt."""
+    return _is_nobodys_fault(worker) or (worker.slot is not None and has_lost_device(worker.slot))
 
 
 def _pay_back(state: RunState, now: float) -> RunState:
-    """The failure that led here was a lost machine's, not the user's: no budget, no wait."""
+    """The failure that led here was a machine's, not the user's: no budget, no wait."""
     if state.charged is None:
         return state
     worker = state.workers[state.charged]

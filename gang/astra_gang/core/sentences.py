@@ -98,7 +98,7 @@ def down(worker: Worker, machine: str) -> str:
 
 
 def leaves(worker: Worker, slot: Slot) -> str:
-    return f"{worker.name} leaves {slot.machine}: {slot.withdrawn}"
+    return f"{worker.name} leaves {slot.machine}: {slot.withdrawn or slot.detail}"
 
 
 def gang_restart(worker: Worker) -> str:

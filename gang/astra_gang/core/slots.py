@@ -134,6 +134,11 @@ def is_usable(slot: Slot) -> bool:
     return not slot.lost and not slot.withdrawn and slot.stuck is None and slot.phase not in ("failed", "finished")
 
 
+def has_lost_device(slot: Slot) -> bool:
+    """It was good for an attempt, and is for none any more: what its programs had is gone from its machine."""
+    return slot.phase == "failed" and slot.fault == "machine" and bool(slot.attempts)
+
+
 def is_returning(slot: Slot) -> bool:
     """Its engine has ended it, not the run: it waits for the engine to put it again."""
     return slot.phase == "finished" and not slot.lost and not slot.withdrawn and slot.stuck is None
