@@ -177,7 +177,7 @@ class Slot:
         self.stop_alone(why)
         record = self.record
         # One that starts by itself ends with its program, whose end says why.
-        if record.phase == "ready" and record.ending is None and record.request.starts == "when_told":
+        if record.phase != "failed" and record.ending is None and record.request.starts == "when_told":
             self._save_or_go_on(replace(record, phase="failed", detail=why, fault="machine"), must_go_on=True)
 
     def _check_term(self, term: int) -> None:
@@ -259,6 +259,8 @@ class Slot:
             if self._telling is not None:
                 self._telling.cancel()
         self._progress = ""
+        if self.record.phase != "preparing":
+            changes = {"request": changes["request"]}  # it has lost what it was prepared for
         await self._save_patiently(changes)
 
     async def _save_patiently(self, changes: dict[str, Any]) -> None:

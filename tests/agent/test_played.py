@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import AsyncIterator, Iterator
@@ -154,6 +155,24 @@ async def test_a_lost_gpu_ends_its_own_worker_as_the_machines_fault_and_no_other
         assert (machine.status("mine-0").phase, machine.status("mine-0").fault) == ("failed", "machine")
         assert machine.attempt(0, "other-0").state == "running"
         assert machine.status("other-0").phase == "ready"
+    finally:
+        await machine.crash()
+
+
+async def test_a_gpu_that_is_lost_during_a_pull_fails_the_slot_that_waits_for_it(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "kmsg")
+    machine = Played(tmp_path, "dgx-h100-ndr", kernel_log=tmp_path / "kmsg")
+    try:
+        address = machine.document["nvml"]["devices"][5]["pci_bus_id"].lower()[4:-2]
+        machine.images.hold()
+        machine.agent.put_slot(request("mine-0", gpus=(4, 5)))
+        with held(tmp_path / "kmsg"):
+            say(tmp_path / "kmsg", fallen(address))
+            await until(lambda: machine.status("mine-0").phase == "failed")
+        machine.images.release()
+        await asyncio.sleep(0.2)
+        assert (machine.status("mine-0").phase, machine.status("mine-0").fault) == ("failed", "machine")
+        assert "GPU 5: GPU is lost" in machine.status("mine-0").detail
     finally:
         await machine.crash()
 
