@@ -58,7 +58,7 @@ async def test_a_worker_goes_on_and_what_its_log_lost_is_marked(daemon: AgentDae
     assert (await daemon.attempt(SLOT, 0, "exited")).code == 7
     said = daemon.log(SLOT)
     assert said.endswith("all said\n")
-    lost = re.findall(r"^\[(\d.*) of output were dropped here: the disk was full\]$", said, re.MULTILINE)
+    lost = re.findall(r"^\[(\d.*) of output were dropped here: No space left on device\]$", said, re.MULTILINE)
     assert len(lost) == 1, lost
     numbers = [int(number) for number in re.findall(r"^line (\d+) x+$", said, re.MULTILINE)]
     missing = sorted(set(range(1, numbers[-1] + 1)) - set(numbers))

@@ -72,7 +72,7 @@ class Creator:
                 return
         if isinstance(root, SnapshotRoot):
             rootfs = await self._tasks.prepare_snapshot(plan.id, root.snapshotter, root.chain)
-        Path(plan.log_path).parent.mkdir(parents=True, exist_ok=True)
+        _make_folder(Path(plan.log_path).parent)
         await self._create_task(plan, rootfs, patience_s=_CUT_OFF_S if goes_on else 0.0)
 
     async def _create_task(self, plan: ContainerPlan, rootfs: Sequence[Mount], patience_s: float) -> None:
@@ -116,6 +116,13 @@ class Creator:
             processes=facts.processes_for_one_container(),
             cgroup_driver=self._cgroup_driver,
         )
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise HostFault(f"{path} can't be made: {error.strerror}") from error
 
 
 def _cause(text: str) -> str:
