@@ -11,7 +11,7 @@ from astra_gang.engines.agent_socket import AgentSocket
 from astra_gang.engines.nomad.answers import DRIVER
 from tests.fakes.nomad.cluster import FakeAllocation, FakeNode, FakeNomad
 
-DRIVER_WAITS_S = 0.15
+DRIVER_WAITS_S = 0.5
 """For an agent that is away; then the start has failed."""
 _LOOK_S = 0.005
 
