@@ -122,59 +122,60 @@ async def comes_to(machine: Machine, slot: str, state: str) -> None:
     await until(lambda: machine.attempt(0, slot).state == state)
 
 
-async def test_the_kernel_log_takes_a_gpu_that_fell_off_the_bus_away(tmp_path: Path) -> None:
+@pytest.fixture
+async def heard(tmp_path: Path) -> AsyncIterator[Played]:
+    """One whose kernel log the test writes, with `falls_off`."""
     os.mkfifo(tmp_path / "kmsg")
     machine = Played(tmp_path, "dgx-h100-ndr", kernel_log=tmp_path / "kmsg")
-    try:
-        address = machine.document["nvml"]["devices"][5]["pci_bus_id"].lower()[4:-2]
-        with held(tmp_path / "kmsg"):
-            say(tmp_path / "kmsg", "6,1,1,-;mlx5_core: Port 1 Link ACTIVE", fallen(address))
-            await until(lambda: [gpu.index for gpu in machine.agent.facts().gpus] == [0, 1, 2, 3, 4, 6, 7])
-        assert any(f"{address}.0" in found.subject for found in machine.agent.facts().findings)
-    finally:
-        await machine.crash()
+    yield machine
+    await machine.crash()
 
 
-async def test_a_lost_gpu_ends_its_own_worker_as_the_machines_fault_and_no_other(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "kmsg")
-    machine = Played(tmp_path, "dgx-h100-ndr", kernel_log=tmp_path / "kmsg")
-    try:
-        address = machine.document["nvml"]["devices"][5]["pci_bus_id"].lower()[4:-2]
-        for slot, gpus in (("mine-0", (4, 5)), ("other-0", (0, 1))):
-            await machine.ready(request(slot, gpus=gpus))
-            machine.agent.obey(arm(slot=slot))
-            await comes_to(machine, slot, "armed")
-            machine.agent.obey(start(slot=slot))
-            await comes_to(machine, slot, "running")
-        with held(tmp_path / "kmsg"):
-            say(tmp_path / "kmsg", fallen(address))
-            await until(lambda: machine.attempt(0, "mine-0").state == "exited")
-        ended = machine.attempt(0, "mine-0")
-        assert ended.fault == "machine"
-        assert ended.detail == f"GPU 5 ({address}.0) of gpu-1 is lost: GPU 5: GPU is lost"
-        assert (machine.status("mine-0").phase, machine.status("mine-0").fault) == ("failed", "machine")
-        assert machine.attempt(0, "other-0").state == "running"
-        assert machine.status("other-0").phase == "ready"
-    finally:
-        await machine.crash()
+def address_of(machine: Played, index: int) -> str:
+    """On the PCI bus, as the kernel's log has it."""
+    return str(machine.document["nvml"]["devices"][index]["pci_bus_id"].lower()[4:-2])
 
 
-async def test_a_gpu_that_is_lost_during_a_pull_fails_the_slot_that_waits_for_it(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "kmsg")
-    machine = Played(tmp_path, "dgx-h100-ndr", kernel_log=tmp_path / "kmsg")
-    try:
-        address = machine.document["nvml"]["devices"][5]["pci_bus_id"].lower()[4:-2]
-        machine.images.hold()
-        machine.agent.put_slot(request("mine-0", gpus=(4, 5)))
-        with held(tmp_path / "kmsg"):
-            say(tmp_path / "kmsg", fallen(address))
-            await until(lambda: machine.status("mine-0").phase == "failed")
-        machine.images.release()
-        await asyncio.sleep(0.2)
-        assert (machine.status("mine-0").phase, machine.status("mine-0").fault) == ("failed", "machine")
-        assert "GPU 5: GPU is lost" in machine.status("mine-0").detail
-    finally:
-        await machine.crash()
+@contextmanager
+def falls_off(machine: Played, folder: Path, *before: str) -> Iterator[None]:
+    """GPU 5, in the kernel's log."""
+    with held(folder / "kmsg"):
+        say(folder / "kmsg", *before, fallen(address_of(machine, 5)))
+        yield
+
+
+async def test_the_kernel_log_takes_a_gpu_that_fell_off_the_bus_away(heard: Played, tmp_path: Path) -> None:
+    with falls_off(heard, tmp_path, "6,1,1,-;mlx5_core: Port 1 Link ACTIVE"):
+        await until(lambda: [gpu.index for gpu in heard.agent.facts().gpus] == [0, 1, 2, 3, 4, 6, 7])
+    assert any(f"{address_of(heard, 5)}.0" in found.subject for found in heard.agent.facts().findings)
+
+
+async def test_a_lost_gpu_ends_its_own_worker_as_the_machines_fault_and_no_other(heard: Played, tmp_path: Path) -> None:
+    for slot, gpus in (("mine-0", (4, 5)), ("other-0", (0, 1))):
+        await heard.ready(request(slot, gpus=gpus))
+        heard.agent.obey(arm(slot=slot))
+        await comes_to(heard, slot, "armed")
+        heard.agent.obey(start(slot=slot))
+        await comes_to(heard, slot, "running")
+    with falls_off(heard, tmp_path):
+        await until(lambda: heard.attempt(0, "mine-0").state == "exited")
+    ended = heard.attempt(0, "mine-0")
+    assert ended.fault == "machine"
+    assert ended.detail == f"GPU 5 ({address_of(heard, 5)}.0) of gpu-1 is lost: GPU 5: GPU is lost"
+    assert (heard.status("mine-0").phase, heard.status("mine-0").fault) == ("failed", "machine")
+    assert heard.attempt(0, "other-0").state == "running"
+    assert heard.status("other-0").phase == "ready"
+
+
+async def test_a_gpu_that_is_lost_during_a_pull_fails_the_slot_that_waits_for_it(heard: Played, tmp_path: Path) -> None:
+    heard.images.hold()
+    heard.agent.put_slot(request("mine-0", gpus=(4, 5)))
+    with falls_off(heard, tmp_path):
+        await until(lambda: heard.status("mine-0").phase == "failed")
+    heard.images.release()
+    await asyncio.sleep(0.2)
+    assert (heard.status("mine-0").phase, heard.status("mine-0").fault) == ("failed", "machine")
+    assert "GPU 5: GPU is lost" in heard.status("mine-0").detail
 
 
 # What a worker gets ------------------------------------------------------------------------------------------------

@@ -279,34 +279,36 @@ async def test_one_that_lost_it_while_it_was_away_ends(server: NomadServer, offi
             await one.keep()
 
 
-async def test_one_that_lost_it_to_nobody_while_nomad_refused_it_has_it_again(
-    server: NomadServer, offices: tuple[Office, Office]
-) -> None:
-    one, two = offices
+@pytest.fixture
+async def lapsed(server: NomadServer, offices: tuple[Office, Office]) -> AsyncIterator[asyncio.Task[None]]:
+    """The keeping of the first office, which Nomad has refused for longer than it lasts, and does not any more."""
+    one, _ = offices
     await one.take()
-    keeping = asyncio.ensure_future(one.keep())
+    keeping = asyncio.create_task(one.keep())
     server.variables.refusing = (403, "Permission denied")
     await asyncio.sleep(2 * server.variables.lock_lasts_s)
     server.variables.refusing = None
+    yield keeping
+    keeping.cancel()
+
+
+async def test_one_that_lost_it_to_nobody_while_nomad_refused_it_has_it_again(
+    offices: tuple[Office, Office], lapsed: asyncio.Task[None]
+) -> None:
+    _, two = offices
     await asyncio.sleep(0.2)
-    waiting = asyncio.ensure_future(two.take())
+    waiting = asyncio.create_task(two.take())
     await asyncio.sleep(0.2)
-    assert (keeping.done(), waiting.done()) == (False, False)
-    for task in (keeping, waiting):
-        task.cancel()
+    assert (lapsed.done(), waiting.done()) == (False, False)
+    waiting.cancel()
 
 
 async def test_one_that_lost_it_to_one_who_has_left_again_ends(
-    server: NomadServer, offices: tuple[Office, Office]
+    offices: tuple[Office, Office], lapsed: asyncio.Task[None]
 ) -> None:
     """Whoever had it may have begun a term."""
     one, two = offices
-    await one.take()
-    keeping = asyncio.ensure_future(one.keep())
-    server.variables.refusing = (403, "Permission denied")
-    await asyncio.sleep(2 * server.variables.lock_lasts_s)
-    keeping.cancel()
-    server.variables.refusing = None
+    lapsed.cancel()
     await two.take()
     await two.leave()
     with pytest.raises(Stale, match=r"another coordinator has (had )?the (lock|lease)"):
