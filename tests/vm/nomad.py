@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.nomad.jobs import while_cut_off
+from tests.nomad.loopback import COMMON
 from tests.vm.cluster import PATH, Cluster, install_agents, installed
 from tests.vm.machine import Machine, MachineError
 
@@ -51,12 +52,6 @@ _SERVER = 'server { enabled = true bootstrap_expect = 1 num_schedulers = 1 heart
 """Emulated, heartbeats are late."""
 _CLIENT = """\
 name = "{name}"
-data_dir = "/opt/nomad/{data}"
-bind_addr = "127.0.0.1"
-disable_update_check = true
-advertise {{ http = "127.0.0.1" rpc = "127.0.0.1" serf = "127.0.0.1" }}
-ports {{ http = {http} rpc = {rpc} serf = {serf} }}
-consul {{ auto_advertise = false client_auto_join = false server_auto_join = false }}
 client {{
   enabled = true
   node_pool = "gpu"
@@ -264,9 +259,10 @@ def two_clients(machine: Machine, binary: Path) -> None:
     shipped = machine.run("cat /etc/nomad.d/astraeus.hcl")
     for number, name in enumerate(NAMES):
         own = "" if number == 0 else f"-{name}"
-        text = _CLIENT.format(
-            name=name, data=f"data{own}", http=4646 + 10 * number, rpc=4647 + 10 * number, serf=4648 + 10 * number,
+        text = (COMMON + _CLIENT).format(
+            name=name, data=f"/opt/nomad/data{own}", acl="false",
             socket=f"/run/astraeus{own}/agent.sock", device=DEVICE,
+            http=4646 + 10 * number, rpc=4647 + 10 * number, serf=4648 + 10 * number,
         )  # fmt: skip
         machine.write(f"/etc/nomad{own}.d/nomad.hcl", text + (_SERVER if number == 0 else ""))
         if own:
