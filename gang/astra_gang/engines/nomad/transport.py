@@ -28,7 +28,7 @@ from astra_gang.engines.nomad.refusals import Call, Denied, Need, of_token, refu
 _log = logging.getLogger(__name__)
 
 PATIENCE_S = 15.0
-"""How long after its first failure a read is asked again. An election takes a few seconds."""
+"""How long a read that fails is asked again. An election takes a few seconds."""
 ANSWER_S = 10.0
 """For an answer that Nomad does not hold back."""
 _TOKEN_S = 2.0
@@ -141,7 +141,8 @@ class Transport:
             asked |= {"index": str(index), "wait": f"{wait_s:g}s"}
         within_s = ANSWER_S + (wait_s + wait_s / _JITTER if index else 0.0)
         now = asyncio.get_running_loop().time
-        until: float | None = None
+        # Of one that Nomad holds back for a while, from its first failure.
+        until = None if index else now() + self._patience_s
         for pause_s in _pauses():
             try:
                 return await self.ask("GET", path, what, need, namespace=namespace, query=asked, within_s=within_s)
