@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from astra_agent.errors import AstraError, Conflict, InvalidRequest, NoCapacity, Unavailable
@@ -20,6 +20,7 @@ from astra_gang.clock import Clock
 from astra_gang.engine import Held, Machine, SlotOffer
 from astra_gang.engines.book import BookEntry, free
 from astra_gang.engines.keeping import Keeping
+from astra_gang.engines.pauses import pauses
 from astra_gang.roster import Roster
 from astra_gang.store import Store
 
@@ -27,6 +28,7 @@ _log = logging.getLogger(__name__)
 
 HAND_OVER_S = 30.0
 """How long one `reserve` keeps asking an agent that does not answer. It restarts within seconds."""
+_AGAIN_FIRST_S = 0.05
 _AT_ONCE = 64
 """Agents that are asked at the same time."""
 
@@ -116,7 +118,7 @@ class EmbeddedEngine:
         slot, why = offer.request.slot, "it has not been asked"
         try:
             async with asyncio.timeout(self._hand_over_s), self._talking[slot]:
-                for pause_s in _pauses():
+                for pause_s in pauses(_AGAIN_FIRST_S):
                     if not self._keeping.is_held(slot):
                         return NoCapacity(f"slot {slot} was given back while it was being reserved")
                     try:
@@ -141,7 +143,7 @@ class EmbeddedEngine:
             return
         told, said = False, ""
         async with self._talking[slot]:
-            for pause_s in _pauses():
+            for pause_s in pauses(_AGAIN_FIRST_S):
                 try:
                     async with self._asking:
                         if not told:
@@ -169,18 +171,10 @@ class EmbeddedEngine:
             seen = self._roster.get(name)
             if seen is None or name not in self._doors:
                 continue
-            for pause_s in _pauses():
+            for pause_s in pauses(_AGAIN_FIRST_S):
                 try:
                     await self._keeping.take_in(name, seen.slots, "this coordinator did not hand it out")
                     break
                 except Unavailable as error:
                     _log.error("strangers_not_recorded machine=%s reason=%r", name, str(error))
                 await asyncio.sleep(pause_s)
-
-
-def _pauses() -> Iterator[float]:
-    """Seconds between two questions: short at first, 2 s in the end."""
-    pause_s = 0.05
-    while True:
-        yield pause_s
-        pause_s = min(pause_s * 2, 2.0)

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
 
 from astra_agent.errors import Conflict, InvalidRequest, NoCapacity, Unavailable
 from astra_gang.engines.nomad.answers import Allocation, Job
 from astra_gang.engines.nomad.api import NomadApi
 from astra_gang.engines.nomad.job import Document, Seat, limit_in
 from astra_gang.engines.nomad.whole import Partial, Whole, failure, has_started, judge, newest
+from astra_gang.engines.pauses import pauses
 
 _log = logging.getLogger(__name__)
+
+_AGAIN_FIRST_S = 0.2
 
 
 class Waiting:
@@ -46,7 +48,7 @@ async def register(api: NomadApi, document: Document, waiting: Waiting) -> Job:
         Unavailable: This version of Nomad drops something that the run depends on.
     """
     name, namespace = document["ID"], document["Namespace"]
-    for pause_s in _pauses():
+    for pause_s in pauses(_AGAIN_FIRST_S):
         try:
             await api.register(document, modify_index=0)
         except Conflict:
@@ -128,10 +130,3 @@ def _checked(job: Job) -> Job:
             "lose its worker; are its servers of several versions?"
         )
     return job
-
-
-def _pauses() -> Iterator[float]:
-    pause_s = 0.2
-    while True:
-        yield pause_s
-        pause_s = min(pause_s * 2, 2.0)

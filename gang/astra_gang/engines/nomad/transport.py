@@ -11,7 +11,7 @@ import asyncio
 import json
 import logging
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
@@ -24,6 +24,7 @@ from yarl import URL
 
 from astra_agent.errors import AstraError, InvalidRequest, Unavailable
 from astra_gang.engines.nomad.refusals import Call, Denied, Need, of_token, refusal
+from astra_gang.engines.pauses import pauses
 
 _log = logging.getLogger(__name__)
 
@@ -31,6 +32,7 @@ PATIENCE_S = 15.0
 """How long a read that fails is asked again. An election takes a few seconds."""
 ANSWER_S = 10.0
 """For an answer that Nomad does not hold back."""
+_AGAIN_FIRST_S = 0.1
 _TOKEN_S = 2.0
 """For what Nomad says of a token, on top of the answer that it explains."""
 _CONNECT_S = 5.0
@@ -143,7 +145,7 @@ class Transport:
         now = asyncio.get_running_loop().time
         # Of one that Nomad holds back for a while, from its first failure.
         until = None if index else now() + self._patience_s
-        for pause_s in _pauses():
+        for pause_s in pauses(_AGAIN_FIRST_S):
             try:
                 return await self.ask("GET", path, what, need, namespace=namespace, query=asked, within_s=within_s)
             except Unavailable as error:
@@ -247,10 +249,3 @@ def _date(answer: aiohttp.ClientResponse) -> datetime | None:
         return parsedate_to_datetime(answer.headers.get("Date", ""))
     except ValueError:
         return None
-
-
-def _pauses() -> Iterator[float]:
-    pause_s = 0.1
-    while True:
-        yield pause_s
-        pause_s = min(pause_s * 2, 2.0)
