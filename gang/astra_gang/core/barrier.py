@@ -81,15 +81,15 @@ def broken(state: RunState, now: float) -> Moved | None:
     if state.faults > state.policy.faults_limit:
         why = sentences.faults_spent(why, state.faults)
         return end(state, Outcome.FAILED, why, now, refused=never_ran(state))
-    told = _is_nobodys_fault(first) or (_is_hit(first) and state.phase_since == now)  # told by who judged it just now
+    said: list[Decision] = []
+    if not _is_told(state, first, now):
+        said = [Tell(why, rank=first.rank, level="warning", slots="at once")]
     if hit:
         state = _pay_back(state, now)
     if state.recorded:
         state = next_attempt(state, state.members, state.start_at, why, now)
     if state.faults > _FAULTS_IN_PLACE:
         unusable |= failed
-    told = told or (first.slot is not None and first.slot.stuck is not None)
-    said: list[Decision] = [] if told else [Tell(why, rank=first.rank, level="warning", slots="at once")]
     state, moved = replace_slots(state, unusable, why, now)
     return state, [*said, *moved]
 
@@ -131,6 +131,14 @@ def _is_nobodys_fault(worker: Worker) -> bool:
 def _is_hit(worker: Worker) -> bool:
     """By what befell its machine, which says nothing of the attempt."""
     return _is_nobodys_fault(worker) or (worker.slot is not None and has_lost_device(worker.slot))
+
+
+def _is_told(state: RunState, worker: Worker, now: float) -> bool:
+    """What is wrong with its slot, already: by the event that said so, or by who judged the worker in this step."""
+    slot = worker.slot
+    if _is_nobodys_fault(worker) or (slot is not None and slot.stuck is not None):
+        return True
+    return _is_hit(worker) and state.phase_since == now
 
 
 def _pay_back(state: RunState, now: float) -> RunState:
