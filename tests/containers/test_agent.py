@@ -17,6 +17,7 @@ from astra_agent.wire import Arm, Directive, ExecExit, ExecRequest, FactsChanged
 from tests.agent.machine import until
 from tests.containers.agent_daemon import ADDRESS, AgentDaemon
 from tests.containers.images import Image
+from tests.runs_over_http import held
 
 SLOT = "llama-0"
 STOP_S = 5.0
@@ -170,7 +171,7 @@ async def test_sigterm_ends_the_agent_in_time_and_no_container(daemon: AgentDaem
     before = daemon.pids(SLOT)
     await daemon.coordinator.open_stream("l1", LogsRequest(slot=SLOT, follow=True))
     await daemon.coordinator.open_stream("e1", ExecRequest(slot=SLOT, command=("sleep", "1000")))
-    with hanging(daemon.containerd.pid) if hangs else contextlib.nullcontext():
+    with held(daemon.containerd.pid) if hangs else contextlib.nullcontext():
         if hangs:
             await daemon.coordinator.tell(arm(1))
             await daemon.put("llama-1", "sleep 1000")
@@ -181,15 +182,6 @@ async def test_sigterm_ends_the_agent_in_time_and_no_container(daemon: AgentDaem
     assert took_s < STOP_S, f"it took {took_s:.1f} s"
     assert set(before) <= set(daemon.pids(SLOT))
     assert not daemon.socket.exists()
-
-
-@contextlib.contextmanager
-def hanging(pid: int) -> Iterator[None]:
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
 
 
 async def test_a_log_is_followed_and_a_program_run_beside_the_worker(daemon: AgentDaemon) -> None:
