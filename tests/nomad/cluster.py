@@ -444,10 +444,14 @@ class NomadCluster:
         document: dict[str, Any] = json.loads(self.nomad("alloc", "status", "-json", allocation))
         return document
 
-    def node(self) -> dict[str, Any]:
-        """The one node, whole."""
+    def node_id(self, name: str = "") -> str:
+        """Of the node of this name, or of the one node that there is."""
         nodes = json.loads(self.nomad("node", "status", "-json"))
-        document: dict[str, Any] = json.loads(self.nomad("node", "status", "-json", nodes[0]["ID"]))
+        return next(str(node["ID"]) for node in nodes if name in ("", node["Name"]))
+
+    def node(self, name: str = "") -> dict[str, Any]:
+        """As `node_id`, whole."""
+        document: dict[str, Any] = json.loads(self.nomad("node", "status", "-json", self.node_id(name)))
         return document
 
     def ready(self) -> None:

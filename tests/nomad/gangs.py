@@ -198,16 +198,7 @@ class NomadGangs(RunsOverHttp):
         """*words*: flags, then the machine."""
         *flags, machine = words
         more = ("-detach", "-yes") if action == "drain" else ()
-        self.cluster.nomad("node", action, *flags, *more, self._node_id(machine))
-
-    def node(self, machine: str) -> Json:
-        """Whole."""
-        document: Json = json.loads(self.cluster.nomad("node", "status", "-json", self._node_id(machine)))
-        return document
-
-    def _node_id(self, machine: str) -> str:
-        nodes = json.loads(self.cluster.nomad("node", "status", "-json"))
-        return next(str(node["ID"]) for node in nodes if node["Name"] == machine)
+        self.cluster.nomad("node", action, *flags, *more, self.cluster.node_id(machine))
 
     def evaluations(self, job: str) -> int:
         """How many there have been for the job."""

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from astra_agent.inventory.operator_file import PATH as OPERATOR_FILE
+from astra_cli.dev import files
 from tests.containers.dev_cluster import kill
 from tests.fakes.eventually import eventually
 from tests.house.tree import ROOT
@@ -65,16 +66,13 @@ def play(gangs: NomadGangs, machine: str, *, without: tuple[int, ...] = ()) -> N
         device["uuid"] = uuid
     document["nvml"]["devices"] = [one for one in document["nvml"]["devices"] if one["index"] not in without]
     document["files"][OPERATOR_FILE] = f'[fabric]\nname = "{FABRIC}"\n'
-    file = gangs.client(machine).machine_file
-    beside = file.with_suffix(".new")
-    beside.write_text(json.dumps(document))
-    beside.replace(file)
+    files.write(gangs.client(machine).machine_file, json.dumps(document))
     there = [uuid for index, uuid in enumerate(uuids(machine)) if index not in without]
     eventually(lambda: offered(gangs, machine) == there, f"Nomad knows {len(there)} GPUs of {machine}")
 
 
 def offered(gangs: NomadGangs, machine: str) -> list[str]:
-    node = gangs.node(machine)
+    node = gangs.cluster.node(machine)
     found = node["NodeResources"]["Devices"] or []
     return [one["ID"] for group in found for one in group["Instances"] if one["Healthy"]]
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from astra_cli.dev import files
 from tests.fakes.eventually import eventually
 from tests.house.tree import ROOT
 from tests.nomad.cluster import DEVICE_PLUGIN, NomadCluster, made
@@ -58,18 +59,11 @@ def without(cluster: NomadCluster, *gone: int) -> Iterator[None]:
     """The driver's library does not know these GPUs any more."""
     document = json.loads(HOST.read_text())
     document["nvml"]["devices"] = [one for one in document["nvml"]["devices"] if one["index"] not in gone]
-    _rewrite(cluster, json.dumps(document))
+    files.write(cluster.clients[0].machine_file, json.dumps(document))
     try:
         yield
     finally:
-        _rewrite(cluster, HOST.read_text())
-
-
-def _rewrite(cluster: NomadCluster, text: str) -> None:
-    file = cluster.clients[0].machine_file
-    beside = file.with_suffix(".new")
-    beside.write_text(text)
-    beside.replace(file)
+        files.write(cluster.clients[0].machine_file, HOST.read_text())
 
 
 def wants(count: int, name: str = "nvidia/gpu", *, memory: str = "70 GiB") -> str:
